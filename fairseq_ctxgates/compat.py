@@ -1,0 +1,55 @@
+"""Both software stacks in one place: the only file that knows how one fairseq or torch differs from another.
+
+* torch 2.6 and later load checkpoints with ``weights_only=True`` and refuse what fairseq itself puts there (its options
+  as an ``argparse.Namespace``, the NumPy numbers of its meters). Importing this module allows those types, and no more.
+* fairseq 0.12.2's encoder layers carry every parameter twice, for a fast path that drops the attention mask when there
+  is padding. :class:`EncoderLayer` has neither.
+"""
+
+import argparse
+from typing import Any, Dict
+
+import numpy as np
+import torch
+from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
+from torch import nn
+
+
+def _allow_fairseq_types_in_checkpoints() -> None:
+    if not hasattr(torch.serialization, "add_safe_globals"):
+        return  # torch before 2.4 unpickles whatever a checkpoint holds; the README says so
+    try:
+        from numpy._core.multiarray import _reconstruct, scalar  # NumPy 2
+    except ImportError:
+        from numpy.core.multiarray import _reconstruct, scalar  # NumPy 1
+    numpy_types = [np.ndarray, np.dtype, *{type(np.dtype(name)) for name in ("bool", "int32", "int64", "float32", "float64")}]
+    torch.serialization.add_safe_globals([argparse.Namespace, *numpy_types])
+    for function in (_reconstruct, scalar):
+        # A checkpoint names the module of the NumPy that wrote it, which moved between NumPy 1 and 2.
+        for module in ("numpy.core.multiarray", "numpy._core.multiarray"):
+            torch.serialization.add_safe_globals([(function, f"{module}.{function.__name__}")])
+
+
+_allow_fairseq_types_in_checkpoints()
+
+FAST_PATH_PARAMETERS = tuple(
+    f"{name}_{kind}" for name in ("in_proj", "out_proj", "fc1", "fc2") for kind in ("weight", "bias")
+)
+
+
+class EncoderLayer(TransformerEncoderLayerBase):
+    """fairseq's Transformer encoder layer without the duplicate parameters and the fast path of fairseq 0.12.2."""
+
+    def __init__(self, cfg: Any) -> None:
+        super().__init__(cfg)
+        for name in FAST_PATH_PARAMETERS:
+            self._parameters.pop(name, None)
+        self.can_use_fastpath = False
+
+    # fairseq 0.12.2 fills the duplicates here and turns the fast path on.
+    _load_from_state_dict = nn.Module._load_from_state_dict
+
+    def upgrade_state_dict_named(self, state_dict: Dict[str, Any], name: str) -> None:
+        super().upgrade_state_dict_named(state_dict, name)
+        for parameter in FAST_PATH_PARAMETERS:
+            state_dict.pop(f"{name}.{parameter}", None)

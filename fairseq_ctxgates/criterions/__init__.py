@@ -1,0 +1,3 @@
+"""Registers the criterion ``gate_regularized_cross_entropy``."""
+
+from fairseq_ctxgates.criterions import gate_regularized_cross_entropy  # noqa: F401

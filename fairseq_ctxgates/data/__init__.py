@@ -1,0 +1,8 @@
+"""Extra data beside source and target. ``STREAMS`` lists every kind of side stream; a new one is registered here."""
+
+from typing import Tuple, Type
+
+from fairseq_ctxgates.data.gate_labels import GateLabels
+from fairseq_ctxgates.data.side_stream import SideStream
+
+STREAMS: Tuple[Type[SideStream], ...] = (GateLabels,)

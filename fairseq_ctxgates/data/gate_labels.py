@@ -1,0 +1,59 @@
+"""The labels z* of regularized context gates, one for each target token (Li et al. 2020, equation 7)."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from fairseq.data import data_utils
+from fairseq.dataclass import FairseqDataclass
+
+from fairseq_ctxgates.data.side_stream import SideStream
+from fairseq_ctxgates.errors import UserError
+
+TARGET, SOURCE, IGNORE = 0, 1, 2
+
+
+@dataclass
+class GateLabelsConfig(FairseqDataclass):
+    load_gate_labels: bool = field(
+        default=False,
+        metadata={"help": "load the gate labels that `ctxgates gate-labels` wrote (needed on the training split)"},
+    )
+
+
+class GateLabels(SideStream):
+    """Adds ``batch["gate_labels"]``, (batch, target length): SOURCE or TARGET, IGNORE for padding and for tokens that
+    have no label; padded on the side the target is padded on."""
+
+    name = "gate"
+    made_by = "ctxgates gate-labels"
+    Config = GateLabelsConfig
+
+    @classmethod
+    def is_wanted(cls, config):
+        return config.load_gate_labels
+
+    @classmethod
+    def check_rows(cls, rows, split):
+        super().check_rows(rows, split)
+        target = split.load_side(split.target_lang)
+        differing = np.flatnonzero(rows.sizes != target.sizes)
+        if len(differing):
+            first = differing[0]
+            raise UserError(
+                f"{split.stream_prefix(cls.name)}.idx: row {first + 1} has {rows.sizes[first]} labels "
+                f"for {target.sizes[first]} target tokens"
+            )
+
+    def add_to_batch(self, batch, dataset):
+        labels = [self.rows[index] for index in batch["id"].tolist()]
+        batch["gate_labels"] = data_utils.collate_tokens(
+            labels, pad_idx=IGNORE, left_pad=dataset.left_pad_target, pad_to_length=batch["target"].size(1)
+        )
+        assert batch["gate_labels"].shape == batch["target"].shape
+
+
+def gate_signs(labels: torch.Tensor) -> torch.Tensor:
+    """The direction in which the hinge of equation 5 pushes: +1 where the gate z should fall below one half (TARGET),
+    -1 where it should rise above it (SOURCE), 0 where there is no label. Same shape as ``labels``, float."""
+    return (labels == TARGET).float() - (labels == SOURCE).float()

@@ -1,0 +1,262 @@
+"""Side streams: one more row of data for every sentence pair of a binarized data directory.
+
+fairseq loads a source and a target. A side stream lies beside them, as ``train.<stream>.de-en.{bin,idx}`` in fairseq's
+own memory-mapped format, with a JSON file that says how it was made and a fingerprint of the data it was made for.
+A new stream is one file that defines a :class:`SideStream` and one line in ``fairseq_ctxgates/data/__init__.py``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import struct
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Dict, List, Optional, Sequence, Tuple, Type
+
+import numpy as np
+import torch
+from fairseq.data import ConcatDataset
+from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetBuilder, infer_dataset_impl
+from fairseq.dataclass import FairseqDataclass
+
+from fairseq_ctxgates.errors import UserError
+
+
+@dataclass(frozen=True)
+class Split:
+    """One split of a binarized data directory, in the direction that is trained (which need not be the direction in
+    which the text was binarized)."""
+
+    data_dir: Path
+    name: str
+    source_lang: str
+    target_lang: str
+
+    def side_prefix(self, lang: str) -> Path:
+        """The path of one language's data without ``.bin`` or ``.idx``; UserError when the split is not there."""
+        pairs = (f"{self.source_lang}-{self.target_lang}", f"{self.target_lang}-{self.source_lang}")
+        for pair in pairs:
+            prefix = self.data_dir / f"{self.name}.{pair}.{lang}"
+            if prefix.with_name(prefix.name + ".idx").exists():
+                return prefix
+        raise UserError(
+            f"{self.data_dir}/{self.name}.{pairs[0]}.{lang}.idx not found (nor {self.name}.{pairs[1]}.{lang}.idx): "
+            f"check --source-lang and --target-lang, or run fairseq-preprocess first"
+        )
+
+    def dictionary_path(self, lang: str) -> Path:
+        path = self.data_dir / f"dict.{lang}.txt"
+        if not path.exists():
+            raise UserError(f"{path} not found: fairseq-preprocess writes it beside the data; copy it there")
+        return path
+
+    def load_side(self, lang: str) -> MMapIndexedDataset:
+        """The token ids of one language, memory-mapped; UserError when the files are empty, truncated or of another
+        ``--dataset-impl`` than mmap."""
+        rows = load_rows(self.side_prefix(lang))
+        if len(rows) == 0:
+            raise UserError(f"{self.side_prefix(lang)}.bin holds no sentence: was the text file empty?")
+        return rows
+
+    def stream_prefix(self, stream_name: str) -> Path:
+        """Where a side stream lies, named like fairseq's alignments: ``train.gate.de-en``."""
+        return self.data_dir / f"{self.name}.{stream_name}.{self.source_lang}-{self.target_lang}"
+
+
+def find_splits(data_dir: Path, source_lang: str, target_lang: str) -> List[Split]:
+    """Every split of the language pair in a data directory, ``train`` first.
+
+    Raises:
+        UserError: the directory, or the language pair in it, does not exist.
+    """
+    if not data_dir.is_dir():
+        raise UserError(f"{data_dir} is not a directory: give the --destdir of fairseq-preprocess")
+    pattern = re.compile(
+        rf"(?P<name>[^.]+)\.(?:{re.escape(source_lang)}-{re.escape(target_lang)}|"
+        rf"{re.escape(target_lang)}-{re.escape(source_lang)})\.{re.escape(source_lang)}\.idx"
+    )
+    matches = (pattern.fullmatch(path.name) for path in data_dir.iterdir())
+    names = sorted({match["name"] for match in matches if match}, key=lambda name: (not name.startswith("train"), name))
+    if not names:
+        raise UserError(
+            f"{data_dir} holds no data of the language pair {source_lang}-{target_lang}: "
+            f"check --source-lang and --target-lang"
+        )
+    return [Split(data_dir, name, source_lang, target_lang) for name in names]
+
+
+def load_rows(prefix: Path) -> MMapIndexedDataset:
+    """Memory-map ``<prefix>.bin`` and ``.idx`` after checking that they belong together and are whole."""
+    index_path, data_path = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
+    for path in (index_path, data_path):
+        if not path.exists():
+            raise UserError(f"{path} not found: make it again")
+    if infer_dataset_impl(str(prefix)) != "mmap":
+        raise UserError(f"{index_path} is not a memory-mapped index: binarize with fairseq-preprocess --dataset-impl mmap")
+    try:
+        index = MMapIndexedDataset.Index(str(index_path))
+    except (AssertionError, ValueError, KeyError, struct.error) as error:
+        raise UserError(f"{index_path} is damaged ({error}): make it again") from error
+    expected = int(index.sizes.sum(dtype=np.int64)) * np.dtype(index.dtype).itemsize
+    found = data_path.stat().st_size
+    if found < expected:
+        raise UserError(f"{data_path} is truncated: {found} bytes where its index needs {expected}; make it again")
+    if found == 0:
+        raise UserError(f"{data_path} is empty: was the text file empty?")
+    return MMapIndexedDataset(str(prefix))
+
+
+def fingerprint(split: Split, sides: Sequence[str] = ("source", "target")) -> Dict[str, str]:
+    """A digest of the dictionary, index and data of each side: equal exactly when the token ids and their meaning are."""
+    digests = {}
+    for side in sides:
+        lang = split.source_lang if side == "source" else split.target_lang
+        prefix = split.side_prefix(lang)
+        digest = hashlib.blake2b(digest_size=16)
+        for path in (split.dictionary_path(lang), Path(f"{prefix}.idx"), Path(f"{prefix}.bin")):
+            with open(path, "rb") as stream:
+                for block in iter(lambda: stream.read(1 << 20), b""):
+                    digest.update(block)
+        digests[side] = digest.hexdigest()
+    return digests
+
+
+class SideStreamWriter:
+    """Writes the rows of a side stream, whole or not at all: the files appear under their names when the ``with`` block
+    ends, and nothing is left behind when it fails.
+
+    Args:
+        prefix: path without extension, from :meth:`Split.stream_prefix`
+        dtype: NumPy type of a row's elements
+        metadata: JSON object kept beside the stream; holds ``options`` and ``fingerprint``
+    """
+
+    def __init__(self, prefix: Path, dtype: Any, metadata: Dict[str, Any]) -> None:
+        self.prefix = prefix
+        self.metadata = metadata
+        self._temporary = prefix.with_name(f".{prefix.name}.{os.getpid()}")
+        self._dtype = dtype
+        self._rows = 0
+        self._elements = 0
+
+    def __enter__(self) -> SideStreamWriter:
+        self._builder = MMapIndexedDatasetBuilder(f"{self._temporary}.bin", dtype=self._dtype)
+        return self
+
+    def add(self, row: np.ndarray) -> None:
+        """Append the row of the next sentence, one-dimensional and of any length."""
+        self._builder.add_item(torch.from_numpy(np.asarray(row, dtype=self._dtype)))
+        self._rows += 1
+        self._elements += len(row)
+
+    def __exit__(
+        self,
+        error_type: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        traceback: Optional[TracebackType],
+    ) -> None:
+        try:
+            if error_type is None:
+                self._finish()
+        finally:
+            for extension in (".bin", ".idx", ".json"):
+                with suppress(FileNotFoundError):
+                    os.remove(f"{self._temporary}{extension}")
+
+    def _finish(self) -> None:
+        self._builder.finalize(f"{self._temporary}.idx")
+        if self._elements == 0:
+            # An empty file cannot be memory-mapped, so a stream of empty rows carries one byte that no row points to.
+            Path(f"{self._temporary}.bin").write_bytes(b"\0")
+        with open(f"{self._temporary}.json", "w", encoding="utf-8") as stream:
+            json.dump({"rows": self._rows, **self.metadata}, stream, indent=2, sort_keys=True)
+            stream.write("\n")
+        # The JSON goes first and comes last: a kill between the renames leaves a stream that is refused, not a mixture.
+        with suppress(FileNotFoundError):
+            os.remove(f"{self.prefix}.json")
+        for extension in (".bin", ".idx", ".json"):
+            os.replace(f"{self._temporary}{extension}", f"{self.prefix}{extension}")
+
+
+class SideStream(ABC):
+    """The rows of one stream for one dataset, in the dataset's order, and what they add to a batch.
+
+    A subclass says its file name (``name``), the command that makes it (``made_by``), the sides its rows depend on
+    (``sides``) and the task options it adds (``Config``).
+    """
+
+    name: ClassVar[str]
+    made_by: ClassVar[str]
+    sides: ClassVar[Tuple[str, ...]] = ("source", "target")
+    Config: ClassVar[Type[FairseqDataclass]]
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+
+    @classmethod
+    @abstractmethod
+    def is_wanted(cls, config: Any) -> bool:
+        """Whether the task's options ask for this stream."""
+
+    @classmethod
+    def exists(cls, split: Split) -> bool:
+        return Path(f"{split.stream_prefix(cls.name)}.idx").exists()
+
+    @classmethod
+    def load(cls, splits: Sequence[Split], sample_ratios: Sequence[int]) -> SideStream:
+        """Load and check the stream of one split, or of several that fairseq joins to one dataset.
+
+        Raises:
+            UserError: a stream is missing, damaged, or was made for other data than what lies beside it.
+        """
+        parts = [cls._load_split(split) for split in splits]
+        return cls(parts[0] if len(parts) == 1 else ConcatDataset(parts, list(sample_ratios)))
+
+    @classmethod
+    def _load_split(cls, split: Split) -> MMapIndexedDataset:
+        prefix = split.stream_prefix(cls.name)
+        remedy = f"run: {cls.made_by} {split.data_dir} -s {split.source_lang} -t {split.target_lang}"
+        if not cls.exists(split):
+            raise UserError(f"{prefix}.idx not found; {remedy}")
+        try:
+            with open(f"{prefix}.json", encoding="utf-8") as stream:
+                metadata = json.load(stream)
+        except (OSError, ValueError) as error:
+            raise UserError(f"{prefix}.json cannot be read ({error}); {remedy}") from error
+        if metadata.get("fingerprint") != fingerprint(split, cls.sides):
+            raise UserError(f"{prefix}.bin was made for other data or dictionaries than {split.data_dir} holds; {remedy}")
+        try:
+            rows = load_rows(prefix)
+            if len(rows) != metadata.get("rows"):
+                raise UserError(f"{prefix}.idx has {len(rows)} rows, its JSON file says {metadata.get('rows')}")
+            cls.check_rows(rows, split)
+        except UserError as error:
+            raise UserError(f"{error}; {remedy}") from error
+        return rows
+
+    @classmethod
+    def check_rows(cls, rows: MMapIndexedDataset, split: Split) -> None:
+        """Raise UserError where the number of rows or their lengths do not fit the split's data."""
+        sentences = len(split.load_side(split.source_lang))
+        if len(rows) != sentences:
+            prefix = split.stream_prefix(cls.name)
+            raise UserError(f"{prefix}.idx has {len(rows)} rows for {sentences} sentences")
+
+    def num_tokens(self, indices: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        """How many tokens each sentence counts towards ``--max-tokens``, given what it counted without this stream."""
+        return tokens
+
+    @abstractmethod
+    def add_to_batch(self, batch: Dict[str, Any], dataset: Any) -> None:
+        """Add this stream's tensors to a batch that fairseq's collater made, in the order of ``batch["id"]``.
+
+        Args:
+            batch: fairseq's batch of B sentences
+            dataset: the ``LanguagePairDataset`` it comes from, which knows the padding sides
+        """

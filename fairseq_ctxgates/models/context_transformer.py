@@ -1,0 +1,234 @@
+"""The Transformer with the mechanisms in its decoder layers, and its named architectures."""
+
+from typing import Any, Dict, List, Optional, Tuple
+
+import torch
+from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.distributed import fsdp_wrap
+from fairseq.models import register_model
+from fairseq.models.transformer import TransformerDecoderBase, TransformerEncoderBase, TransformerModelBase
+from fairseq.modules.checkpoint_activations import checkpoint_wrapper
+from torch import Tensor, nn
+
+from fairseq_ctxgates.compat import EncoderLayer
+from fairseq_ctxgates.models.transformer_config import preset, transformer_config
+from fairseq_ctxgates.modules.decoder_layer import ContextDecoderLayer, IncrementalState
+from fairseq_ctxgates.modules.dropout import replace_dropout
+
+EncoderOut = Dict[str, List[Tensor]]
+
+
+class ContextTransformerEncoder(TransformerEncoderBase):
+    """fairseq's Transformer encoder, the same on both stacks."""
+
+    def build_encoder_layer(self, cfg: Any) -> nn.Module:
+        return _wrap_layer(EncoderLayer(cfg), cfg)
+
+
+class ContextTransformerDecoder(TransformerDecoderBase):
+    """fairseq's Transformer decoder over :class:`ContextDecoderLayer`, with its own short loop over the layers: it
+    hands on what fairseq's loop throws away."""
+
+    def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> nn.Module:
+        # TransformerDecoderBase builds its layers in order, so the attribute counts them.
+        self._layers_built = getattr(self, "_layers_built", 0) + 1
+        return _wrap_layer(ContextDecoderLayer(cfg, number=self._layers_built), cfg)
+
+    def forward(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: EncoderOut,
+        incremental_state: Optional[IncrementalState] = None,
+        features_only: bool = False,
+        output_positions: Optional[Tensor] = None,
+        **kwargs: Any,
+    ) -> Tuple[Tensor, Dict[str, Any]]:
+        """As fairseq's, with the arguments of :meth:`extract_features`, and with ``output_positions``, a boolean mask of
+        shape (batch, target length): only the P positions it selects go through the output layer, in the order of the
+        batch, and the result is (P, vocabulary)."""
+        x, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state, **kwargs)
+        if output_positions is not None:
+            x = x[output_positions]
+        return (x if features_only else self.output_layer(x)), extra
+
+    def extract_features(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: EncoderOut,
+        incremental_state: Optional[IncrementalState] = None,
+        full_context_alignment: bool = False,
+        alignment_layer: Optional[int] = None,
+        alignment_heads: Optional[int] = None,
+        return_gates: bool = False,
+        **_: Any,
+    ) -> Tuple[Tensor, Dict[str, Any]]:
+        """Run the decoder without its output layer.
+
+        Args:
+            prev_output_tokens: (batch, target length)
+            full_context_alignment: no causal mask (Garg et al. 2019)
+            alignment_layer: whose attention is returned, from 0 as in fairseq; default: the last layer's, and in
+                training none
+            alignment_heads: average the attention over this many heads; default: all
+            return_gates: also return the context gates
+
+        Returns:
+            features, (batch, target length, embed dim), and a dictionary with ``attn``, a list of one (batch, target
+            length, source length) or None; ``inner_states``, each layer's input and the last one's output, (target
+            length, batch, embed dim); and, if asked for, ``gates``: z, (target length, batch, embed dim), by the number
+            of its layer from 1 at the bottom, of the layers that ran (LayerDrop)
+        """
+        if alignment_layer is None and not self.training:
+            alignment_layer = self.num_layers - 1
+        x, padding_mask = self.embed(prev_output_tokens, incremental_state)
+        future_mask = None if incremental_state is not None or full_context_alignment else self.buffered_future_mask(x)
+        source_padding = encoder_out["encoder_padding_mask"][0] if encoder_out["encoder_padding_mask"] else None
+
+        attention, inner_states, gates = None, [x], {}
+        for layer in self.layers:
+            x, layer_attention, gate = layer(
+                x,
+                encoder_out["encoder_out"][0],
+                source_padding,
+                incremental_state,
+                self_attn_mask=future_mask,
+                self_attn_padding_mask=padding_mask,
+                need_attn=self.need_attn and layer.number - 1 == alignment_layer,
+            )
+            inner_states.append(x)
+            if layer_attention is not None:
+                attention = layer_attention[:alignment_heads].float().mean(dim=0).to(x)
+            if return_gates and gate is not None:
+                gates[layer.number] = gate
+
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        x = x.transpose(0, 1)
+        if self.project_out_dim is not None:
+            x = self.project_out_dim(x)
+        extra: Dict[str, Any] = {"attn": [attention], "inner_states": inner_states}
+        if return_gates:
+            extra["gates"] = gates
+        return x, extra
+
+    def embed(
+        self, tokens: Tensor, incremental_state: Optional[IncrementalState]
+    ) -> Tuple[Tensor, Optional[Tensor]]:
+        """Embeddings with positions, (target length, batch, embed dim), and where padding is, (batch, target length),
+        or None; of the last token only in incremental decoding."""
+        positions = None
+        if self.embed_positions is not None:
+            positions = self.embed_positions(tokens, incremental_state=incremental_state)
+        if incremental_state is not None:
+            tokens = tokens[:, -1:]
+            positions = positions[:, -1:] if positions is not None else None
+        x = self.embed_scale * self.embed_tokens(tokens.contiguous())
+        if self.quant_noise is not None:
+            x = self.quant_noise(x)
+        if self.project_in_dim is not None:
+            x = self.project_in_dim(x)
+        if positions is not None:
+            x = x + positions
+        if self.layernorm_embedding is not None:
+            x = self.layernorm_embedding(x)
+        padding_mask = tokens.eq(self.padding_idx)
+        return self.dropout_module(x).transpose(0, 1), padding_mask if padding_mask.any() else None
+
+    need_attn = True
+
+    def make_generation_fast_(self, need_attn: bool = False, **kwargs: Any) -> None:
+        self.need_attn = need_attn
+
+
+class ContextTransformerModel(TransformerModelBase):
+    """A Transformer for translation whose decoder layers carry the mechanisms that its options name; with all of them
+    off it is the plain Transformer."""
+
+    @classmethod
+    def add_args(cls, parser: Any) -> None:
+        """Add this architecture's options to the command line. No defaults, which come from the dataclass."""
+        gen_parser_from_dataclass(parser, getattr(cls, "__dataclass")(), delete_default=True)
+
+    @classmethod
+    def build_model(cls, cfg: Any, task: Any) -> "ContextTransformerModel":
+        model = super().build_model(transformer_config(cfg), task)
+        replace_dropout(model)
+        return model
+
+    @classmethod
+    def build_encoder(cls, cfg: Any, src_dict: Any, embed_tokens: nn.Module) -> ContextTransformerEncoder:
+        return ContextTransformerEncoder(cfg, src_dict, embed_tokens)
+
+    @classmethod
+    def build_decoder(cls, cfg: Any, tgt_dict: Any, embed_tokens: nn.Module) -> ContextTransformerDecoder:
+        return ContextTransformerDecoder(cfg, tgt_dict, embed_tokens)
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Optional[Tensor],
+        prev_output_tokens: Tensor,
+        return_all_hiddens: bool = True,
+        **kwargs: Any,
+    ) -> Tuple[Tensor, Dict[str, Any]]:
+        """
+        Args:
+            src_tokens: (batch, source length)
+            src_lengths: (batch,)
+            prev_output_tokens: (batch, target length)
+            kwargs: for the decoder, as ``return_gates``
+
+        Returns:
+            logits, (batch, target length, vocabulary), and the dictionary of the decoder
+        """
+        encoder_out = self.encoder(src_tokens, src_lengths=src_lengths, return_all_hiddens=return_all_hiddens)
+        return self.decoder(prev_output_tokens, encoder_out=encoder_out, **kwargs)
+
+    @property
+    def gated_layers(self) -> int:
+        """How many decoder layers have a context gate."""
+        return self.cfg.decoder.layers if self.cfg.mechanisms.context_gate != "none" else 0
+
+    def is_mechanism_parameter(self, name: str) -> bool:
+        """Whether a parameter belongs to a mechanism, and so is not in a plain Transformer's checkpoint."""
+        return ".context_gate." in name
+
+
+def _wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
+    """What fairseq does to each layer it builds: activation checkpointing, and wrapping for fully sharded training."""
+    if cfg.checkpoint_activations:
+        layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
+    return fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
+
+
+MECHANISMS: Dict[str, Dict[str, Any]] = {
+    "context_transformer": {},
+    "rcg_transformer": {"context_gate": "interpolate"},
+}
+
+
+def _size(embed_dim: int, ffn_embed_dim: int, heads: int, layers: int, **others: Any) -> Dict[str, Any]:
+    sides = {
+        f"{side}_{name}": value
+        for side in ("encoder", "decoder")
+        for name, value in (("attention_heads", heads), ("layers", layers))
+    }
+    return {"encoder_embed_dim": embed_dim, "encoder_ffn_embed_dim": ffn_embed_dim, **sides, **others}
+
+
+# The sizes of fairseq's transformer, transformer_tiny, transformer_iwslt_de_en and transformer_vaswani_wmt_en_de_big.
+SIZES: Dict[str, Dict[str, Any]] = {
+    "": {},
+    "_tiny": _size(64, 64, heads=2, layers=2),
+    "_iwslt": _size(512, 1024, heads=4, layers=6),
+    "_big": _size(1024, 4096, heads=16, layers=6, dropout=0.3),
+}
+
+# Each architecture is a registered model with defaults of its own, so that `model: {_name: rcg_transformer_big}` in a
+# YAML file means the same as `--arch rcg_transformer_big`.
+for _mechanism, _options in MECHANISMS.items():
+    for _suffix, _dimensions in SIZES.items():
+        _arch = f"{_mechanism}{_suffix}"
+        register_model(_arch, dataclass=preset(_arch, {**_options, **_dimensions}))(
+            type(_arch, (ContextTransformerModel,), {"__doc__": ContextTransformerModel.__doc__})
+        )

@@ -1,0 +1,35 @@
+"""Dropout that draws fewer random numbers on a CPU."""
+
+import torch
+import torch.nn.functional as F
+from fairseq.modules import FairseqDropout
+from torch import Tensor, nn
+
+_LEVELS = 1 << 16
+
+
+class Dropout(FairseqDropout):
+    """fairseq's dropout; on a CPU each component is decided by 16 random bits.
+
+    torch 2 spends a tenth of a Transformer's training step on drawing a number for each. The probability is rounded to
+    a multiple of 2⁻¹⁶, and what is kept is scaled by exactly what the rounded probability asks for.
+    """
+
+    def forward(self, x: Tensor, inplace: bool = False) -> Tensor:
+        if self.p == 0 or not (self.training or self.apply_during_inference):
+            return x
+        dropped = round(self.p * _LEVELS)
+        if x.is_cuda or not 0 < dropped < _LEVELS:
+            return F.dropout(x, p=self.p, training=True, inplace=inplace)
+        words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
+        keep = words.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - _LEVELS // 2
+        return x * keep.to(x.dtype).mul_(_LEVELS / (_LEVELS - dropped))
+
+
+def replace_dropout(model: nn.Module) -> None:
+    """Put :class:`Dropout` in the place of every ``FairseqDropout`` of a model."""
+    for parent in model.modules():
+        for name, child in parent.named_children():
+            if type(child) is FairseqDropout:
+                replacement = Dropout(child.p, module_name=child.module_name)
+                setattr(parent, name, replacement)

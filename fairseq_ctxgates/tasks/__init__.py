@@ -1,0 +1,3 @@
+"""Registers the task ``context_translation``."""
+
+from fairseq_ctxgates.tasks import context_translation  # noqa: F401

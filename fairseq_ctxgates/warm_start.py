@@ -1,0 +1,36 @@
+"""Starting a model with mechanisms from a trained plain one (``--warm-start``)."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from fairseq import checkpoint_utils
+
+from fairseq_ctxgates.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+
+def warm_start(model: Any, path: str) -> None:
+    """Initialise everything but the mechanisms' own parameters from a checkpoint.
+
+    Only at the start of training: a saved checkpoint of the model itself is always loaded strictly.
+
+    Raises:
+        UserError: the checkpoint lacks other parameters than the mechanisms', holds parameters that the model does not
+            have, or parameters of other shapes.
+    """
+    if not Path(path).exists():
+        raise UserError(f"--warm-start {path}: no such file (leave the option out when training is resumed)")
+    state = checkpoint_utils.load_checkpoint_to_cpu(path)["model"]
+    model.upgrade_state_dict(state)
+    own = model.state_dict()
+    missing = [name for name in own if name not in state and not model.is_mechanism_parameter(name)]
+    unknown = [name for name in state if name not in own]
+    reshaped = [name for name in own if name in state and own[name].shape != state[name].shape]
+    for names, what in ((missing, "lacks"), (unknown, "has, and the model has not,"), (reshaped, "has in other shapes")):
+        if names:
+            raise UserError(f"--warm-start {path}: the checkpoint {what} {', '.join(names)}")
+    model.load_state_dict({**own, **state}, strict=True)
+    new = [name for name in own if name not in state]
+    logger.info(f"warm start from {path}: {len(state)} parameters taken over, {len(new)} of the mechanisms' own are new")
