@@ -22,8 +22,8 @@ def _allow_fairseq_types_in_checkpoints() -> None:
         from numpy._core.multiarray import _reconstruct, scalar  # NumPy 2
     except ImportError:
         from numpy.core.multiarray import _reconstruct, scalar  # NumPy 1
-    numpy_types = [np.ndarray, np.dtype, *{type(np.dtype(name)) for name in ("bool", "int32", "int64", "float32", "float64")}]
-    torch.serialization.add_safe_globals([argparse.Namespace, *numpy_types])
+    number_types = {type(np.dtype(name)) for name in ("bool", "int32", "int64", "float32", "float64")}
+    torch.serialization.add_safe_globals([argparse.Namespace, np.ndarray, np.dtype, *number_types])
     for function in (_reconstruct, scalar):
         # A checkpoint names the module of the NumPy that wrote it, which moved between NumPy 1 and 2.
         for module in ("numpy.core.multiarray", "numpy._core.multiarray"):

@@ -1,7 +1,7 @@
 """Lists of layers as the options write them: ``all``, ``6``, ``1,3-5``."""
 
 import re
-from typing import Tuple
+from typing import Set, Tuple
 
 from fairseq_ctxgates.errors import UserError
 
@@ -19,7 +19,7 @@ def parse_layers(text: str, num_layers: int, option: str) -> Tuple[int, ...]:
     """
     if text == "all":
         return tuple(range(1, num_layers + 1))
-    layers = set()
+    layers: Set[int] = set()
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part)
         if not match:

@@ -28,9 +28,15 @@ def warm_start(model: Any, path: str) -> None:
     missing = [name for name in own if name not in state and not model.is_mechanism_parameter(name)]
     unknown = [name for name in state if name not in own]
     reshaped = [name for name in own if name in state and own[name].shape != state[name].shape]
-    for names, what in ((missing, "lacks"), (unknown, "has, and the model has not,"), (reshaped, "has in other shapes")):
+    for names, what in (
+        (missing, "lacks"),
+        (unknown, "has, and the model has not,"),
+        (reshaped, "has in other shapes"),
+    ):
         if names:
             raise UserError(f"--warm-start {path}: the checkpoint {what} {', '.join(names)}")
     model.load_state_dict({**own, **state}, strict=True)
     new = [name for name in own if name not in state]
-    logger.info(f"warm start from {path}: {len(state)} parameters taken over, {len(new)} of the mechanisms' own are new")
+    logger.info(
+        f"warm start from {path}: {len(state)} parameters taken over, {len(new)} of the mechanisms' own are new"
+    )

@@ -19,14 +19,18 @@ from fairseq_ctxgates.data.gate_labels import gate_signs
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.layer_list import parse_layers
 
+ReductionChoice = ChoiceEnum(["mean", "sum"])
+
 
 @dataclass
 class GateRegularizedCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionConfig):
+    """Options of ``gate_regularized_cross_entropy``."""
+
     gate_lambda: float = field(
         default=1.0,
         metadata={"help": "weight of the gates' regularizer; 0 leaves the gates to themselves and needs no labels"},
     )
-    gate_reduction: ChoiceEnum(["mean", "sum"]) = field(
+    gate_reduction: ReductionChoice = field(  # type: ignore[valid-type]
         default="mean",
         metadata={"help": "how the regularizer is reduced over the components of a gate; it is summed over positions"},
     )
@@ -66,6 +70,8 @@ def gate_sums(gates: List[Tensor], is_token: Tensor, labels: Optional[Tensor] = 
         sums of z and of its square, and their count; with labels also the number of components on their label's side (z
         above one half for SOURCE, below for TARGET), and the number of those that have a label
     """
+    if not gates:  # LayerDrop dropped every layer
+        gates = [torch.empty(*is_token.t().shape, 0, device=is_token.device)]
     z = torch.stack([gate.detach().transpose(0, 1)[is_token] for gate in gates]).float()
     sums = {"gate_sum": z.sum(), "gate_square_sum": z.square().sum(), "gate_count": z.numel()}
     if labels is not None:
@@ -96,6 +102,10 @@ class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         regularized_layers: str = "all",
     ) -> None:
         super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
+        if not hasattr(task.cfg, "load_gate_labels"):
+            raise UserError(
+                "--criterion gate_regularized_cross_entropy needs --task context_translation (with --load-gate-labels)"
+            )
         self.gate_lambda = gate_lambda
         self.gate_reduction = str(gate_reduction)
         self.regularized_layers = regularized_layers
@@ -108,8 +118,10 @@ class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
                 "--criterion gate_regularized_cross_entropy needs an architecture with context gates: "
                 "--arch rcg_transformer, or --context-gate"
             )
+        if model.decoder.adaptive_softmax is not None:
+            raise UserError("--adaptive-softmax-cutoff goes with --criterion adaptive_loss, without a gate regularizer")
         self._layers = parse_layers(self.regularized_layers, gated_layers, "--regularized-layers")
-        if self.gate_lambda and not getattr(self.task.cfg, "load_gate_labels", False):
+        if self.gate_lambda and not self.task.cfg.load_gate_labels:
             raise UserError("--gate-lambda above 0 needs labels: give --load-gate-labels (or --gate-lambda 0)")
 
     def forward(self, model: Any, sample: Dict[str, Any], reduce: bool = True) -> Tuple[Tensor, int, Dict[str, Any]]:
@@ -117,7 +129,9 @@ class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         is_token = sample["target"].ne(self.padding_idx)
         is_scored = is_token.clone()
         is_scored[:, : self.ignore_prefix_size] = False
-        logits, extra = model(**sample["net_input"], return_gates=True, output_positions=is_scored)
+        logits, extra = model(
+            **sample["net_input"], return_gates=True, return_attention=False, output_positions=is_scored
+        )
         target = sample["target"][is_scored]
         loss, nll_loss = smoothed_cross_entropy(logits, target, self.eps)
         if reduce:
@@ -133,10 +147,10 @@ class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
             **gate_sums(list(gates.values()), is_token, labels),
         }
         if labels is not None:
-            hinge = self.compute_hinge(gates, labels)
+            hinge = self.compute_hinge(gates, labels)[is_scored]
             logging_output["gate_loss"] = hinge.sum().data
             if self.training:
-                loss = loss + self.gate_lambda * (hinge.sum() if reduce else hinge[is_scored])
+                loss = loss + self.gate_lambda * (hinge.sum() if reduce else hinge)
         logging_output["loss"] = loss.data
         if self.report_accuracy:
             logging_output.update(n_correct=logits.argmax(dim=-1).eq(target).sum().item(), total=target.numel())
@@ -161,14 +175,14 @@ class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         def log_ratio(name: str, ratio: Callable[[Callable[[str], float]], float]) -> None:
             metrics.log_derived(name, lambda meters: round(ratio(lambda key: utils.item(meters[f"_{key}"].sum)), 4))
 
+        def variance(sum_of: Callable[[str], float]) -> float:
+            count = max(sum_of("gate_count"), 1)
+            return sum_of("gate_square_sum") / count - (sum_of("gate_sum") / count) ** 2
+
         for key in ("gate_sum", "gate_square_sum", "gate_count"):
             log_sum(key)
-        log_ratio("gate_mean", lambda sum_of: sum_of("gate_sum") / sum_of("gate_count"))
-        log_ratio(
-            "gate_var",
-            lambda sum_of: sum_of("gate_square_sum") / sum_of("gate_count")
-            - (sum_of("gate_sum") / sum_of("gate_count")) ** 2,
-        )
+        log_ratio("gate_mean", lambda sum_of: sum_of("gate_sum") / max(sum_of("gate_count"), 1))
+        log_ratio("gate_var", variance)
         if any("gate_loss" in log for log in logging_outputs):
             for key in ("gate_loss", "gate_agreeing", "gate_labelled", "sample_size"):
                 log_sum(key)

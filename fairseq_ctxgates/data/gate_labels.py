@@ -1,13 +1,15 @@
 """The labels z* of regularized context gates, one for each target token (Li et al. 2020, equation 7)."""
 
 from dataclasses import dataclass, field
+from typing import Any, Dict
 
 import numpy as np
 import torch
 from fairseq.data import data_utils
+from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq.dataclass import FairseqDataclass
 
-from fairseq_ctxgates.data.side_stream import SideStream
+from fairseq_ctxgates.data.side_stream import SideStream, Split
 from fairseq_ctxgates.errors import UserError
 
 TARGET, SOURCE, IGNORE = 0, 1, 2
@@ -15,6 +17,8 @@ TARGET, SOURCE, IGNORE = 0, 1, 2
 
 @dataclass
 class GateLabelsConfig(FairseqDataclass):
+    """What the stream adds to the task's options."""
+
     load_gate_labels: bool = field(
         default=False,
         metadata={"help": "load the gate labels that `ctxgates gate-labels` wrote (needed on the training split)"},
@@ -30,11 +34,11 @@ class GateLabels(SideStream):
     Config = GateLabelsConfig
 
     @classmethod
-    def is_wanted(cls, config):
-        return config.load_gate_labels
+    def is_wanted(cls, config: Any) -> bool:
+        return bool(config.load_gate_labels)
 
     @classmethod
-    def check_rows(cls, rows, split):
+    def check_rows(cls, rows: MMapIndexedDataset, split: Split) -> None:
         super().check_rows(rows, split)
         target = split.load_side(split.target_lang)
         differing = np.flatnonzero(rows.sizes != target.sizes)
@@ -45,7 +49,7 @@ class GateLabels(SideStream):
                 f"for {target.sizes[first]} target tokens"
             )
 
-    def add_to_batch(self, batch, dataset):
+    def add_to_batch(self, batch: Dict[str, Any], dataset: Any) -> None:
         labels = [self.rows[index] for index in batch["id"].tolist()]
         batch["gate_labels"] = data_utils.collate_tokens(
             labels, pad_idx=IGNORE, left_pad=dataset.left_pad_target, pad_to_length=batch["target"].size(1)

@@ -98,7 +98,9 @@ def load_rows(prefix: Path) -> MMapIndexedDataset:
         if not path.exists():
             raise UserError(f"{path} not found: make it again")
     if infer_dataset_impl(str(prefix)) != "mmap":
-        raise UserError(f"{index_path} is not a memory-mapped index: binarize with fairseq-preprocess --dataset-impl mmap")
+        raise UserError(
+            f"{index_path} is not a memory-mapped index: binarize with fairseq-preprocess --dataset-impl mmap"
+        )
     try:
         index = MMapIndexedDataset.Index(str(index_path))
     except (AssertionError, ValueError, KeyError, struct.error) as error:
@@ -113,7 +115,7 @@ def load_rows(prefix: Path) -> MMapIndexedDataset:
 
 
 def fingerprint(split: Split, sides: Sequence[str] = ("source", "target")) -> Dict[str, str]:
-    """A digest of the dictionary, index and data of each side: equal exactly when the token ids and their meaning are."""
+    """A digest of the dictionary, index and data of each side: equal when the token ids and their meaning are."""
     digests = {}
     for side in sides:
         lang = split.source_lang if side == "source" else split.target_lang
@@ -230,7 +232,9 @@ class SideStream(ABC):
         except (OSError, ValueError) as error:
             raise UserError(f"{prefix}.json cannot be read ({error}); {remedy}") from error
         if metadata.get("fingerprint") != fingerprint(split, cls.sides):
-            raise UserError(f"{prefix}.bin was made for other data or dictionaries than {split.data_dir} holds; {remedy}")
+            raise UserError(
+                f"{prefix}.bin was made for other data or dictionaries than {split.data_dir} holds; {remedy}"
+            )
         try:
             rows = load_rows(prefix)
             if len(rows) != metadata.get("rows"):

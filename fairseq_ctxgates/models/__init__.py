@@ -1,3 +1,5 @@
 """Registers the architectures."""
 
-from fairseq_ctxgates.models import context_transformer  # noqa: F401
+from fairseq_ctxgates.models import context_transformer
+
+__all__ = ["context_transformer"]

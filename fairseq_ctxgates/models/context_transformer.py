@@ -2,7 +2,6 @@
 
 from typing import Any, Dict, List, Optional, Tuple
 
-import torch
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.distributed import fsdp_wrap
 from fairseq.models import register_model
@@ -43,9 +42,9 @@ class ContextTransformerDecoder(TransformerDecoderBase):
         output_positions: Optional[Tensor] = None,
         **kwargs: Any,
     ) -> Tuple[Tensor, Dict[str, Any]]:
-        """As fairseq's, with the arguments of :meth:`extract_features`, and with ``output_positions``, a boolean mask of
-        shape (batch, target length): only the P positions it selects go through the output layer, in the order of the
-        batch, and the result is (P, vocabulary)."""
+        """As fairseq's, with the arguments of :meth:`extract_features`, and with ``output_positions``, a boolean mask
+        of shape (batch, target length): only the P positions it selects go through the output layer, in the order of
+        the batch, and the result is (P, vocabulary)."""
         x, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state, **kwargs)
         if output_positions is not None:
             x = x[output_positions]
@@ -59,6 +58,7 @@ class ContextTransformerDecoder(TransformerDecoderBase):
         full_context_alignment: bool = False,
         alignment_layer: Optional[int] = None,
         alignment_heads: Optional[int] = None,
+        return_attention: bool = True,
         return_gates: bool = False,
         **_: Any,
     ) -> Tuple[Tensor, Dict[str, Any]]:
@@ -67,9 +67,9 @@ class ContextTransformerDecoder(TransformerDecoderBase):
         Args:
             prev_output_tokens: (batch, target length)
             full_context_alignment: no causal mask (Garg et al. 2019)
-            alignment_layer: whose attention is returned, from 0 as in fairseq; default: the last layer's, and in
-                training none
+            alignment_layer: whose attention is returned, from 0 as in fairseq; default: the last layer's
             alignment_heads: average the attention over this many heads; default: all
+            return_attention: without it, attention over the source is computed the faster way, which has no weights
             return_gates: also return the context gates
 
         Returns:
@@ -78,8 +78,9 @@ class ContextTransformerDecoder(TransformerDecoderBase):
             length, batch, embed dim); and, if asked for, ``gates``: z, (target length, batch, embed dim), by the number
             of its layer from 1 at the bottom, of the layers that ran (LayerDrop)
         """
-        if alignment_layer is None and not self.training:
+        if alignment_layer is None:
             alignment_layer = self.num_layers - 1
+        need_attn = return_attention and self.need_attn
         x, padding_mask = self.embed(prev_output_tokens, incremental_state)
         future_mask = None if incremental_state is not None or full_context_alignment else self.buffered_future_mask(x)
         source_padding = encoder_out["encoder_padding_mask"][0] if encoder_out["encoder_padding_mask"] else None
@@ -93,7 +94,7 @@ class ContextTransformerDecoder(TransformerDecoderBase):
                 incremental_state,
                 self_attn_mask=future_mask,
                 self_attn_padding_mask=padding_mask,
-                need_attn=self.need_attn and layer.number - 1 == alignment_layer,
+                need_attn=need_attn and layer.number - 1 == alignment_layer,
             )
             inner_states.append(x)
             if layer_attention is not None:
@@ -111,9 +112,7 @@ class ContextTransformerDecoder(TransformerDecoderBase):
             extra["gates"] = gates
         return x, extra
 
-    def embed(
-        self, tokens: Tensor, incremental_state: Optional[IncrementalState]
-    ) -> Tuple[Tensor, Optional[Tensor]]:
+    def embed(self, tokens: Tensor, incremental_state: Optional[IncrementalState]) -> Tuple[Tensor, Optional[Tensor]]:
         """Embeddings with positions, (target length, batch, embed dim), and where padding is, (batch, target length),
         or None; of the last token only in incremental decoding."""
         positions = None

@@ -10,17 +10,24 @@ from fairseq.modules import FairseqDropout
 from fairseq.modules.quant_noise import quant_noise
 from torch import Tensor, nn
 
+from fairseq_ctxgates.modules.norm_order import NormOrder
+
+ContextGateChoice = ChoiceEnum(["none", "interpolate"])
+NormOrderChoice = ChoiceEnum([order.value for order in NormOrder])
+
 
 @dataclass
 class ContextGateConfig(FairseqDataclass):
-    context_gate: ChoiceEnum(["none", "interpolate"]) = field(
+    """Options of the gate, and of the order of normalisation that its paper asks for."""
+
+    context_gate: ContextGateChoice = field(  # type: ignore[valid-type]
         default="none",
         metadata={
-            "help": "what joins source and target context in a decoder layer: the residual connection (none), or a gate "
-            "that interpolates between them (Li et al. 2020)"
+            "help": "what joins source and target context in a decoder layer: the residual connection (none), or a "
+            "gate that interpolates between them (Li et al. 2020)"
         },
     )
-    decoder_norm_order: Optional[ChoiceEnum(["post", "pre", "inner"])] = field(
+    decoder_norm_order: Optional[NormOrderChoice] = field(  # type: ignore[valid-type]
         default=None,
         metadata={
             "help": "where the decoder normalises: ln(x + f(x)) (post), x + f(ln(x)) (pre) or x + ln(f(x)) (inner, the "

@@ -1,0 +1,218 @@
+"""Training and decoding speed of a context architecture beside stock fairseq's ``transformer`` of the same size.
+
+    python benchmarks/transformer_speed.py data-bin/X -s de -t en [--arch rcg_transformer] [--json speed.json]
+
+Both models run in one process over the same batches, in turn, block by block; the ratio of each pair of blocks is
+taken, and its median reported, beside the ratio that counting multiply-adds allows (``torch.utils.flop_counter`` over
+the matrix products of one batch, padding and output layer included; a training step is three times the forward pass).
+Needs torch 2.1 or later, for its counter.
+"""
+
+import argparse
+import json
+import logging
+import statistics
+import time
+from typing import Any, Callable, Dict, List, NamedTuple
+
+import torch
+from fairseq import options, tasks
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.sequence_generator import SequenceGenerator
+from torch.utils.flop_counter import FlopCounterMode
+from tqdm import tqdm
+
+import fairseq_ctxgates  # noqa: F401  registers the architectures
+
+# The setting of the Multi30k experiments in examples/rcg.
+SIZE = (
+    "--encoder-layers 3 --decoder-layers 3 --encoder-embed-dim 256 --decoder-embed-dim 256 --encoder-ffn-embed-dim 512 "
+    "--decoder-ffn-embed-dim 512 --encoder-attention-heads 4 --decoder-attention-heads 4 --dropout 0.3"
+)
+
+
+class System(NamedTuple):
+    """One model with what trains it."""
+
+    name: str
+    task: Any
+    model: Any
+    criterion: Any
+    optimizer: torch.optim.Optimizer
+
+
+def build_system(name: str, arguments: List[str], device: str) -> System:
+    """Build a model, its criterion and Adam from fairseq-train's command line."""
+    parser = options.get_training_parser()
+    cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, arguments))
+    task = tasks.setup_task(cfg.task)
+    torch.manual_seed(1)
+    model = task.build_model(cfg.model).to(device)
+    return System(name, task, model, task.build_criterion(cfg.criterion), torch.optim.Adam(model.parameters(), lr=1e-4))
+
+
+def first_batches(task: Any, count: int, max_tokens: int, device: str) -> List[Dict[str, Any]]:
+    """The first shuffled batches of the training split, with random gate labels."""
+    task.load_dataset("train")
+    batches = task.get_batch_iterator(
+        task.dataset("train"), max_tokens=max_tokens, required_batch_size_multiple=8, seed=1
+    ).next_epoch_itr()
+    chosen = []
+    for _, batch in zip(range(count), batches):
+        batch["gate_labels"] = torch.randint(0, 2, batch["target"].shape)
+        chosen.append(_to(batch, device))
+    return chosen
+
+
+def _to(value: Any, device: str) -> Any:
+    if isinstance(value, dict):
+        return {key: _to(item, device) for key, item in value.items()}
+    return value.to(device) if isinstance(value, torch.Tensor) else value
+
+
+def train_on(system: System, batches: List[Dict[str, Any]]) -> int:
+    """One optimizer step a batch; returns the number of target tokens."""
+    system.model.train()
+    system.criterion.train()
+    for batch in batches:
+        system.optimizer.zero_grad()
+        loss, sample_size, _ = system.criterion(system.model, batch)
+        (loss / sample_size).backward()
+        system.optimizer.step()
+    return sum(batch["ntokens"] for batch in batches)
+
+
+def decode(system: System, batches: List[Dict[str, Any]], beam: int, length: int) -> int:
+    """Beam search to a fixed length, so that both models take the same steps; returns the number of tokens found."""
+    system.model.eval()
+    generator = SequenceGenerator(
+        [system.model], system.task.target_dictionary, beam_size=beam, max_len_b=length, min_len=length
+    )
+    for batch in batches:
+        generator.generate([system.model], {"net_input": {**batch["net_input"]}})
+    return sum(len(batch["id"]) for batch in batches) * length
+
+
+def multiply_adds(run: Callable[[], Any]) -> int:
+    """The multiply-adds of the matrix products that a call makes."""
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        run()
+    return counter.get_total_flops() // 2
+
+
+def forward(system: System, batch: Dict[str, Any]) -> None:
+    """One forward pass, every position through the output layer."""
+    system.model.eval()
+    system.model(**batch["net_input"])
+
+
+def compare(
+    what: str, stock: System, ours: System, run: Callable[[System], int], counts: Dict[str, int], blocks: int
+) -> Dict[str, Any]:
+    """Time ``run`` on both systems in turn and put the ratio of speeds beside that of the multiply-adds."""
+    speeds: Dict[str, List[float]] = {stock.name: [], ours.name: []}
+    for system in (stock, ours):
+        run(system)  # warm up
+    for block in tqdm(range(blocks), desc=what, unit="block"):
+        for system in (stock, ours) if block % 2 == 0 else (ours, stock):
+            start = time.perf_counter()
+            tokens = run(system)
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            speeds[system.name].append(tokens / (time.perf_counter() - start))
+    ratios = [b / a for a, b in zip(speeds[stock.name], speeds[ours.name])]
+    allowed = counts[stock.name] / counts[ours.name]
+    return {
+        "what": what,
+        "tokens_per_second": {name: statistics.median(values) for name, values in speeds.items()},
+        "ratio": statistics.median(ratios),
+        "ratio_min": min(ratios),
+        "ratio_max": max(ratios),
+        "multiply_adds": counts,
+        "allowed_by_count": allowed,
+        "of_allowed": statistics.median(ratios) / allowed,
+    }
+
+
+def print_table(results: List[Dict[str, Any]], stock: str, ours: str) -> None:
+    """Print the figures as a Markdown table."""
+    header = ["", f"{stock} tok/s", f"{ours} tok/s", "ratio (min-max)", "allowed by count", "ratio / allowed"]
+    print("| " + " | ".join(header) + " |")
+    print("|" + " --- |" * len(header))
+    for result in results:
+        speed = result["tokens_per_second"]
+        print(
+            f"| {result['what']} | {speed[stock]:.0f} | {speed[ours]:.0f} "
+            f"| {result['ratio']:.3f} ({result['ratio_min']:.3f}-{result['ratio_max']:.3f}) "
+            f"| {result['allowed_by_count']:.3f} | {result['of_allowed']:.3f} |"
+        )
+
+
+def get_parser() -> argparse.ArgumentParser:
+    """The options of this command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", help="binarized data directory")
+    parser.add_argument("-s", "--source-lang", required=True)
+    parser.add_argument("-t", "--target-lang", required=True)
+    parser.add_argument("--arch", default="rcg_transformer", help="architecture beside stock (default: %(default)s)")
+    parser.add_argument("--size", default=SIZE, help="fairseq-train options of both models (default: %(default)s)")
+    parser.add_argument("--max-tokens", type=int, default=4096, help="tokens a batch in training")
+    parser.add_argument("--batches", type=int, default=3, help="batches a block")
+    parser.add_argument("--blocks", type=int, default=9, help="blocks that are timed")
+    parser.add_argument("--beam", type=int, default=4)
+    parser.add_argument("--length", type=int, default=20, help="tokens that decoding makes of each sentence")
+    parser.add_argument("--threads", type=int, default=None, help="threads of torch (default: torch's choice)")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--json", help="also write the figures to this file")
+    return parser
+
+
+def main() -> None:
+    """Build both systems, compare them, print and store the figures."""
+    logging.disable(logging.INFO)
+    args = get_parser().parse_args()
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    common = [args.data, "-s", args.source_lang, "-t", args.target_lang, "--label-smoothing", "0.1"]
+    common += ["--max-tokens", str(args.max_tokens), "--share-all-embeddings", *args.size.split()]
+    stock = build_system(
+        "transformer", [*common, "--arch", "transformer", "--criterion", "label_smoothed_cross_entropy"], args.device
+    )
+    own = ["--task", "context_translation", "--criterion", "gate_regularized_cross_entropy", "--load-gate-labels"]
+    ours = build_system(args.arch, [*common, "--arch", args.arch, *own], args.device)
+
+    train_batches = first_batches(stock.task, args.batches, args.max_tokens, args.device)
+    decode_batches = first_batches(stock.task, 1, args.max_tokens // args.beam, args.device)
+    decode_counts = {
+        system.name: multiply_adds(lambda: decode(system, decode_batches, args.beam, args.length))  # noqa: B023
+        for system in (stock, ours)
+    }
+    train_counts = {
+        system.name: 3 * multiply_adds(lambda: forward(system, train_batches[0]))  # noqa: B023
+        for system in (stock, ours)
+    }
+    results = [
+        compare("training", stock, ours, lambda s: train_on(s, train_batches), train_counts, args.blocks),
+        compare(
+            "decoding",
+            stock,
+            ours,
+            lambda s: decode(s, decode_batches, args.beam, args.length),
+            decode_counts,
+            args.blocks,
+        ),
+    ]
+    print(f"torch {torch.__version__}, {args.device}, {torch.get_num_threads()} threads, {args.size}")
+    print_table(results, stock.name, ours.name)
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as stream:
+            json.dump(
+                {"torch": torch.__version__, "device": args.device, "size": args.size, "results": results},
+                stream,
+                indent=2,
+            )
+            stream.write("\n")
+
+
+if __name__ == "__main__":
+    main()
