@@ -1,0 +1,42 @@
+# make demo             the quick start: makes a corpus, trains, translates, prints a table and draws the gates
+# make test             the tests on the modern stack
+# make test-classic     the tests on the classic stack
+# make lint             ruff and mypy
+# make install          the modern stack, with Python 3.12 or 3.11, in .venv
+# make install-classic  the classic stack, with Python 3.8 to 3.10, in .venv-classic
+# make clean            removes both environments, the demo and all caches
+# The first four install what they need. Variables: MODERN_PYTHON and CLASSIC_PYTHON name the interpreters,
+# DEMO_ARGS=--short makes the demo a trial, PYTEST_ARGS is handed to pytest.
+VENV := .venv
+VENV_CLASSIC := .venv-classic
+PYTEST_ARGS ?= -n 2
+DEMO_ARGS ?=
+
+.PHONY: help install install-classic demo test test-classic lint clean
+
+help:
+	@sed -n 's/^# //p' Makefile
+
+install:
+	@tools/setup_venv.sh modern $(VENV) $(MODERN_PYTHON)
+
+install-classic:
+	@tools/setup_venv.sh classic $(VENV_CLASSIC) $(CLASSIC_PYTHON)
+
+demo: install
+	$(VENV)/bin/python examples/quickstart/run.py $(DEMO_ARGS)
+
+test: install
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+
+test-classic: install-classic
+	OMP_NUM_THREADS=1 $(VENV_CLASSIC)/bin/python -m pytest $(PYTEST_ARGS)
+
+lint: install
+	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/mypy
+
+clean:
+	rm -rf $(VENV) $(VENV_CLASSIC) quickstart-demo build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -r {} +

@@ -1,0 +1,363 @@
+"""Make the quick start's parallel corpus: toy English to toy German, from a seed.
+
+Every document has five sentences, in which each method of this project finds something that a plain Transformer lacks
+(``docs`` and ``README.md`` say what is expected of which model):
+
+===================  ==========================================  ================================================
+construction         example                                     what decides the probed word
+===================  ==========================================  ================================================
+preceding sentence   we visit lakes . / we see small cranes .    the topic of the sentence before: ``kraniche``
+                                                                 (birds) after nature, ``kräne`` after industry
+relations            farmers judges buy wash lamps boxes .       the relation tuples, and nothing else: who buys
+                                                                 and who washes, and what
+collocation trap     nurses milk cows often .                    the source; but in training ``melken`` takes
+                                                                 ``kühe`` 95 times in 100
+unknown words        red <unk> fall daily .                      the exclusive-or of its neighbours' types:
+                                                                 ``leute`` or ``sachen``
+===================  ==========================================  ================================================
+
+For each split (``train``, ``valid``, ``test`` and a ``probe-NAME`` for each construction) it writes, a line a sentence,
+
+- ``SPLIT.en``, ``SPLIT.de``: the words, separated by spaces;
+- ``SPLIT.docids``: the name of the sentence's document;
+- ``SPLIT.tuples.jsonl``: ``{"words": [...], "tuples": [{"subject": [0], "relation": [2], "object": [4]}]}``, where the
+  numbers are positions among the source words, from 0;
+
+and for a probe ``SPLIT.probed.tsv``: a row for each probed target word, with its line and its position in the line
+(both from 1), the word, and the rival that a model which does not see what decides would choose as often, or rather.
+
+A seed gives the same bytes on every version of Python: only ``random.Random.random()`` is drawn from, which Python
+promises not to change.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import random
+from pathlib import Path
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple, TypeVar
+
+SOURCE_LANG, TARGET_LANG = "en", "de"
+DOCUMENTS = {"train": 1000, "valid": 50, "test": 100}
+
+# Every source word has one translation, but for the ambiguous and the unknown ones.
+TOPIC_VERBS = {"visit": "besuchen", "describe": "beschreiben", "seek": "suchen", "photograph": "fotografieren"}
+NATURE_TOPICS = {
+    "forests": "wälder", "rivers": "flüsse", "lakes": "seen", "meadows": "wiesen", "gardens": "gärten",
+    "ponds": "teiche", "fields": "felder", "valleys": "täler", "islands": "inseln", "swamps": "sümpfe",
+}  # fmt: skip
+INDUSTRY_TOPICS = {
+    "workshops": "werkstätten", "factories": "fabriken", "offices": "büros", "garages": "garagen",
+    "laboratories": "labore", "shipyards": "werften", "foundries": "gießereien", "depots": "lager",
+    "refineries": "raffinerien", "smithies": "schmieden",
+}  # fmt: skip
+AMBIGUOUS_WORDS = {  # after nature, after industry
+    "cranes": ("kraniche", "kräne"),
+    "seals": ("robben", "dichtungen"),
+    "nuts": ("nüsse", "muttern"),
+    "pikes": ("hechte", "spieße"),
+    "mice": ("mäuse", "computermäuse"),
+    "bugs": ("käfer", "programmfehler"),
+}
+ADJECTIVES = {
+    "small": "kleine", "big": "große", "old": "alte", "new": "neue", "heavy": "schwere",
+    "light": "leichte", "dirty": "schmutzige", "clean": "saubere", "strange": "seltsame", "pretty": "hübsche",
+}  # fmt: skip
+AGENTS = {
+    "teachers": "lehrer", "farmers": "bauern", "doctors": "ärzte", "painters": "maler", "sailors": "matrosen",
+    "soldiers": "soldaten", "students": "studenten", "neighbours": "nachbarn", "children": "kinder",
+    "judges": "richter", "actors": "schauspieler", "bakers": "bäcker", "tailors": "schneider", "drivers": "fahrer",
+    "nurses": "pfleger", "hunters": "jäger",
+}  # fmt: skip
+VERBS = {
+    "buy": "kaufen", "sell": "verkaufen", "wash": "waschen", "draw": "zeichnen", "carry": "tragen",
+    "hide": "verstecken", "repair": "reparieren", "count": "zählen", "collect": "sammeln", "borrow": "leihen",
+    "find": "finden", "lose": "verlieren", "push": "schieben", "pull": "ziehen", "throw": "werfen", "weigh": "wiegen",
+}  # fmt: skip
+PATIENTS = {
+    "chairs": "stühle", "tables": "tische", "lamps": "lampen", "clocks": "uhren", "boxes": "kisten",
+    "bottles": "flaschen", "baskets": "körbe", "carpets": "teppiche", "mirrors": "spiegel", "knives": "messer",
+    "spoons": "löffel", "plates": "teller", "candles": "kerzen", "blankets": "decken", "ladders": "leitern",
+    "bells": "glocken",
+}  # fmt: skip
+TRAP_VERBS = {
+    "drink": "trinken", "bake": "backen", "milk": "melken", "read": "lesen", "ride": "reiten",
+    "play": "spielen", "write": "schreiben", "catch": "fangen", "smoke": "rauchen", "shear": "scheren",
+}  # fmt: skip
+TRAP_OBJECTS = {  # each is the usual object of the trap verb in the same place
+    "tea": "tee", "bread": "brot", "cows": "kühe", "books": "bücher", "horses": "pferde",
+    "chess": "schach", "letters": "briefe", "fish": "fische", "pipes": "pfeifen", "sheep": "schafe",
+}  # fmt: skip
+USUAL_OBJECT_SHARE = 0.95
+ADVERBS = {
+    "daily": "täglich", "rarely": "selten", "often": "oft", "again": "wieder", "together": "zusammen",
+    "quietly": "leise", "quickly": "schnell", "gladly": "gern",
+}  # fmt: skip
+UNKNOWN = "<unk>"
+UNKNOWN_TRANSLATIONS = ("leute", "sachen")
+# The neighbours of an unknown word are of type 0 in the first half of each table, of type 1 in the second.
+LEFT_NEIGHBOURS = {
+    "red": "rote", "green": "grüne", "blue": "blaue", "white": "weiße", "black": "schwarze",
+    "wooden": "hölzerne", "golden": "goldene", "leaden": "bleierne", "stony": "steinerne", "silken": "seidene",
+}  # fmt: skip
+RIGHT_NEIGHBOURS = {
+    "shout": "rufen", "murmur": "murmeln", "hum": "summen", "whisper": "flüstern", "laugh": "lachen",
+    "fall": "fallen", "roll": "rollen", "jump": "springen", "dance": "tanzen", "swim": "schwimmen",
+}  # fmt: skip
+
+RELATION_PROBES, PRECEDING_PROBES_PER_SENTENCE, COLLOCATION_PROBES_PER_PAIR = 60, 2, 4
+
+T = TypeVar("T")
+
+
+class Probed(NamedTuple):
+    """A probed target word: its position in the sentence (from 1), itself, and the word that rivals it."""
+
+    position: int
+    word: str
+    rival: str
+
+
+class Sentence(NamedTuple):
+    """A sentence pair; its tuples are (subject, relation, object) positions among the source words, from 0."""
+
+    source: str
+    target: str
+    tuples: Tuple[Tuple[int, int, int], ...] = ()
+    probed: Tuple[Probed, ...] = ()
+
+
+Document = List[Sentence]
+
+
+def pick(rng: random.Random, items: Sequence[T]) -> T:
+    """One of the items, each as likely."""
+    return items[int(rng.random() * len(items))]
+
+
+def shuffled(rng: random.Random, items: Sequence[T]) -> List[T]:
+    """The items in random order."""
+    keys = [rng.random() for _ in items]
+    return [items[i] for i in sorted(range(len(items)), key=keys.__getitem__)]
+
+
+def topic_sentence(verb: str, topic: str) -> Sentence:
+    """A sentence whose topic decides what the ambiguous word of the next one means."""
+    translation = NATURE_TOPICS.get(topic) or INDUSTRY_TOPICS[topic]
+    return Sentence(f"we {verb} {topic} .", f"wir {TOPIC_VERBS[verb]} {translation} .")
+
+
+def ambiguous_sentence(adjective: str, word: str, topic: str) -> Sentence:
+    """A sentence whose last word is translated by the class of the topic before it, which it does not name."""
+    nature, industry = AMBIGUOUS_WORDS[word]
+    sense, rival = (nature, industry) if topic in NATURE_TOPICS else (industry, nature)
+    return Sentence(
+        f"we see {adjective} {word} .",
+        f"wir sehen {ADJECTIVES[adjective]} {sense} .",
+        probed=(Probed(4, sense, rival),),
+    )
+
+
+def relation_sentence(words: Sequence[str], verbs_crossed: bool, patients_crossed: bool) -> Sentence:
+    """Two clauses folded into ``N1 N2 V1 V2 O1 O2``; its tuples alone say which verb and patient are whose.
+
+    The first agent's verb is V2 where the verbs are crossed, and its patient O2 where the patients are. The first verb
+    and the first patient of the target are probed: the second clause has what is left.
+    """
+    agents, verbs, patients = words[:2], words[2:4], words[4:]
+    a, b = int(verbs_crossed), int(patients_crossed)
+    clauses = [
+        f"{AGENTS[agents[0]]} {VERBS[verbs[a]]} {PATIENTS[patients[b]]}",
+        f"{AGENTS[agents[1]]} {VERBS[verbs[1 - a]]} {PATIENTS[patients[1 - b]]}",
+    ]
+    return Sentence(
+        " ".join(words) + " .",
+        " und ".join(clauses) + " .",
+        tuples=((0, 2 + a, 4 + b), (1, 3 - a, 5 - b)),
+        probed=(
+            Probed(2, VERBS[verbs[a]], VERBS[verbs[1 - a]]),
+            Probed(3, PATIENTS[patients[b]], PATIENTS[patients[1 - b]]),
+        ),
+    )
+
+
+def collocation_sentence(agent: str, verb: str, thing: str, adverb: str) -> Sentence:
+    """A verb and its object; the rival is the object that the verb usually has."""
+    usual = list(TRAP_OBJECTS.values())[list(TRAP_VERBS).index(verb)]
+    return Sentence(
+        f"{agent} {verb} {thing} {adverb} .",
+        f"{AGENTS[agent]} {TRAP_VERBS[verb]} {TRAP_OBJECTS[thing]} {ADVERBS[adverb]} .",
+        probed=(Probed(3, TRAP_OBJECTS[thing], usual),),
+    )
+
+
+def unknown_sentence(left: str, right: str, adverb: str) -> Sentence:
+    """An unknown word, translated by the exclusive-or of the types of its two neighbours."""
+    left_type = list(LEFT_NEIGHBOURS).index(left) >= len(LEFT_NEIGHBOURS) // 2
+    right_type = list(RIGHT_NEIGHBOURS).index(right) >= len(RIGHT_NEIGHBOURS) // 2
+    word, rival = UNKNOWN_TRANSLATIONS[left_type ^ right_type], UNKNOWN_TRANSLATIONS[left_type == right_type]
+    return Sentence(
+        f"{left} {UNKNOWN} {right} {adverb} .",
+        f"{LEFT_NEIGHBOURS[left]} {word} {RIGHT_NEIGHBOURS[right]} {ADVERBS[adverb]} .",
+        probed=(Probed(2, word, rival),),
+    )
+
+
+def probed_objects(verb: str) -> List[str]:
+    """The objects which a trap verb has in the probe only: the five behind its usual one in the table, cyclically.
+
+    The four others are the exceptions in the training text.
+    """
+    objects = list(TRAP_OBJECTS)
+    usual = list(TRAP_VERBS).index(verb)
+    return [objects[(usual + shift) % len(objects)] for shift in range(1, 6)]
+
+
+def probed_neighbours() -> List[Tuple[str, str]]:
+    """The pairs of neighbours that are in the probe only: each word is in one pair of either class."""
+    pairs = itertools.product(enumerate(LEFT_NEIGHBOURS), enumerate(RIGHT_NEIGHBOURS))
+    return [(left, right) for (i, left), (j, right) in pairs if (i + j) % (len(LEFT_NEIGHBOURS) // 2) == 0]
+
+
+def draw_relation_words(rng: random.Random) -> Tuple[str, ...]:
+    """Two agents, two verbs and two patients, each in random order."""
+    return tuple(word for table in (AGENTS, VERBS, PATIENTS) for word in shuffled(rng, list(table))[:2])
+
+
+def draw_collocation(rng: random.Random) -> Sentence:
+    """A trap sentence of the training distribution: the usual object, or in 5 of 100 cases an exception."""
+    verb = pick(rng, list(TRAP_VERBS))
+    usual = list(TRAP_OBJECTS)[list(TRAP_VERBS).index(verb)]
+    exceptions = [thing for thing in TRAP_OBJECTS if thing != usual and thing not in probed_objects(verb)]
+    thing = usual if rng.random() < USUAL_OBJECT_SHARE else pick(rng, exceptions)
+    return collocation_sentence(pick(rng, list(AGENTS)), verb, thing, pick(rng, list(ADVERBS)))
+
+
+def draw_unknown(rng: random.Random) -> Sentence:
+    """A sentence with an unknown word between neighbours that the probe does not use."""
+    probed = probed_neighbours()
+    pairs = itertools.product(LEFT_NEIGHBOURS, RIGHT_NEIGHBOURS)
+    left, right = pick(rng, [pair for pair in pairs if pair not in probed])
+    return unknown_sentence(left, right, pick(rng, list(ADVERBS)))
+
+
+def draw_document(rng: random.Random) -> Document:
+    """Five sentences: a topic with the ambiguous sentence after it, and one of each other construction."""
+    topic = pick(rng, [*NATURE_TOPICS, *INDUSTRY_TOPICS])
+    parts = [
+        [
+            topic_sentence(pick(rng, list(TOPIC_VERBS)), topic),
+            ambiguous_sentence(pick(rng, list(ADJECTIVES)), pick(rng, list(AMBIGUOUS_WORDS)), topic),
+        ],
+        [relation_sentence(draw_relation_words(rng), rng.random() < 0.5, rng.random() < 0.5)],
+        [draw_collocation(rng)],
+        [draw_unknown(rng)],
+    ]
+    return [sentence for part in shuffled(rng, parts) for sentence in part]
+
+
+def preceding_probe(rng: random.Random, seen: Set[Tuple[str, str]]) -> Iterator[Document]:
+    """Minimal pairs: two documents, of a nature topic and an industry topic, that end with the same source sentence.
+
+    ``seen`` are the pairs of adjacent source sentences of the training text: no document of the probe is one of them.
+    """
+    for adjective, word in itertools.product(ADJECTIVES, AMBIGUOUS_WORDS):
+        made = 0
+        while made < PRECEDING_PROBES_PER_SENTENCE:
+            verb = pick(rng, list(TOPIC_VERBS))
+            topics = [pick(rng, list(table)) for table in (NATURE_TOPICS, INDUSTRY_TOPICS)]
+            pair = [[topic_sentence(verb, topic), ambiguous_sentence(adjective, word, topic)] for topic in topics]
+            if not any((first.source, second.source) in seen for first, second in pair):
+                # Topic sentences are there to be read before the probed one: they are not probed themselves.
+                yield from pair
+                made += 1
+
+
+def relation_probe(rng: random.Random, seen: Set[str]) -> Iterator[Document]:
+    """Sentences, each under all four assignments of verbs and patients; ``seen``: the training text's sources."""
+    made = 0
+    while made < RELATION_PROBES:
+        words = draw_relation_words(rng)
+        if " ".join(words) + " ." not in seen:
+            for verbs_crossed, patients_crossed in itertools.product((False, True), repeat=2):
+                yield [relation_sentence(words, verbs_crossed, patients_crossed)]
+            made += 1
+
+
+def collocation_probe(rng: random.Random) -> Iterator[Document]:
+    """Every trap verb with the objects that it never has in the training text."""
+    for verb in TRAP_VERBS:
+        for thing in probed_objects(verb):
+            for _ in range(COLLOCATION_PROBES_PER_PAIR):
+                yield [collocation_sentence(pick(rng, list(AGENTS)), verb, thing, pick(rng, list(ADVERBS)))]
+
+
+def unknown_probe() -> Iterator[Document]:
+    """Every pair of neighbours that is kept out of the training text, with every adverb."""
+    for (left, right), adverb in itertools.product(probed_neighbours(), ADVERBS):
+        yield [unknown_sentence(left, right, adverb)]
+
+
+def make_corpus(seed: int) -> Dict[str, List[Document]]:
+    """The documents of every split, probes included."""
+    rng = random.Random(seed)
+    corpus = {split: [draw_document(rng) for _ in range(number)] for split, number in DOCUMENTS.items()}
+    train = corpus["train"]
+    adjacent = {(a.source, b.source) for document in train for a, b in zip(document, document[1:])}
+    sources = {sentence.source for document in train for sentence in document}
+    corpus["probe-preceding"] = list(preceding_probe(rng, adjacent))
+    corpus["probe-relations"] = list(relation_probe(rng, sources))
+    corpus["probe-collocation"] = list(collocation_probe(rng))
+    corpus["probe-unknown"] = list(unknown_probe())
+    return corpus
+
+
+def tuples_line(sentence: Sentence) -> str:
+    """The relation tuples of a sentence, with its words, as one line of JSON."""
+    tuples = [{"subject": [s], "relation": [r], "object": [o]} for s, r, o in sentence.tuples]
+    return json.dumps({"words": sentence.source.split(), "tuples": tuples}, ensure_ascii=False)
+
+
+def write_lines(path: Path, lines: Sequence[str]) -> None:
+    """Write UTF-8 lines that end in a line feed on every system."""
+    path.write_bytes("".join(f"{line}\n" for line in lines).encode("utf-8"))
+
+
+def write_split(directory: Path, split: str, documents: Sequence[Document]) -> None:
+    """Write the files of one split (the module's docstring lists them)."""
+    named = [(f"{split}-{n:04d}", sentence) for n, document in enumerate(documents, 1) for sentence in document]
+    sentences = [sentence for _, sentence in named]
+    write_lines(directory / f"{split}.{SOURCE_LANG}", [sentence.source for sentence in sentences])
+    write_lines(directory / f"{split}.{TARGET_LANG}", [sentence.target for sentence in sentences])
+    write_lines(directory / f"{split}.docids", [name for name, _ in named])
+    write_lines(directory / f"{split}.tuples.jsonl", [tuples_line(sentence) for sentence in sentences])
+    if split.startswith("probe-"):
+        rows = [
+            f"{line}\t{probed.position}\t{probed.word}\t{probed.rival}"
+            for line, sentence in enumerate(sentences, 1)
+            for probed in sentence.probed
+        ]
+        write_lines(directory / f"{split}.probed.tsv", ["line\tposition\tword\trival", *rows])
+
+
+def get_parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    parser = argparse.ArgumentParser(description="Make the quick start's parallel corpus.")
+    parser.add_argument("directory", type=Path, help="folder to write to; made if it does not exist")
+    parser.add_argument("--seed", type=int, default=1, help="another seed gives another corpus of the same kind")
+    return parser
+
+
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    """Write the corpus and say how large it is."""
+    args = get_parser().parse_args(argv)
+    args.directory.mkdir(parents=True, exist_ok=True)
+    for split, documents in make_corpus(args.seed).items():
+        write_split(args.directory, split, documents)
+        print(f"{split}: {sum(map(len, documents))} sentences in {len(documents)} documents")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Score a model on the quick start's probes, by forced decoding.
+
+``python probe.py data-bin --path checkpoint.pt --probes test1=corpus/probe-preceding.probed.tsv ...``
+
+The decoder reads the reference, and a probed word counts as right when the model ranks it first, of all words of the
+vocabulary, given the source and the reference's words before it. (A word of several sub-words needs each of them.) So
+what is scored is the probed word alone, and no earlier error of the translation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Dict, List, Optional, Sequence, Tuple
+
+import torch
+
+from fairseq_ctxgates.analysis.inference import Inference, add_batch_options, quiet_logging
+from fairseq_ctxgates.errors import UserError, exit_on_user_error
+
+CONTINUES = "@@"  # how subword-nmt ends a sub-word that is not the last of its word
+
+
+def read_probed(path: Path) -> Dict[int, List[Tuple[int, str]]]:
+    """The probed words of each line that has any: their position in the line and the word; both numbers from 1."""
+    try:
+        with open(path, encoding="utf-8", newline="") as stream:
+            rows = list(csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE))
+    except FileNotFoundError as error:
+        raise UserError(f"{path} not found: make_corpus.py writes it") from error
+    probed = defaultdict(list)
+    for row in rows:
+        probed[int(row["line"])].append((int(row["position"]), row["word"]))
+    return probed
+
+
+def join_words(tokens: Sequence[str], ranked_first: Sequence[str]) -> List[Tuple[str, bool]]:
+    """The words of a target sentence, and of each whether the model ranks all its sub-words first."""
+    words, word, right = [], "", True
+    for token, first in zip(tokens, ranked_first):
+        right = right and token == first
+        if token.endswith(CONTINUES):
+            word += token[: -len(CONTINUES)]
+        else:
+            words.append((word + token, right))
+            word, right = "", True
+    return words
+
+
+def score_probe(
+    inference: Inference, split: str, path: Path, max_tokens: Optional[int] = None, batch_size: Optional[int] = None
+) -> Tuple[int, int]:
+    """How many of the probed words of a split are ranked first, and how many are probed.
+
+    Raises:
+        UserError: a probed word is not where the probe says.
+    """
+    probed, right = read_probed(path), 0
+    dictionary = inference.task.target_dictionary
+    for batch in inference.batches(split, max_tokens, batch_size):
+        with torch.no_grad():
+            logits, _ = inference.model(**batch["net_input"])
+        for index, target, ranked_first in zip(batch["id"].tolist(), batch["target"], logits.argmax(dim=-1)):
+            line = index + 1
+            if line not in probed:
+                continue
+            words = join_words(
+                *([dictionary[i] for i in row[target != dictionary.pad()]] for row in (target, ranked_first))
+            )
+            for position, word in probed[line]:
+                if position > len(words) or words[position - 1][0] != word:
+                    raise UserError(f"{path}: word {position} of line {line} of {split} is not {word!r}: other data?")
+                right += words[position - 1][1]
+    return right, sum(map(len, probed.values()))
+
+
+def get_parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    parser = argparse.ArgumentParser(description="Score a model on the quick start's probes, by forced decoding.")
+    parser.add_argument("data", help="binarized data directory")
+    parser.add_argument("--path", required=True, metavar="CHECKPOINT", help="the trained model")
+    parser.add_argument(
+        "--probes", required=True, nargs="+", metavar="SPLIT=TSV", help="binarized splits and their .probed.tsv files"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the accuracies to this file")
+    add_batch_options(parser)
+    return parser
+
+
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    """Print a line for each probe."""
+    args = get_parser().parse_args(argv)
+    quiet_logging()
+    inference = Inference(args.path, args.data, args.cpu)
+    accuracies = {}
+    for probe in args.probes:
+        split, _, path = probe.partition("=")
+        right, number = score_probe(inference, split, Path(path), args.max_tokens, args.batch_size)
+        accuracies[split] = right / number
+        print(f"{path}: {right} of {number} probed words ranked first, accuracy {right / number:.3f}")
+    if args.json:
+        args.json.write_text(json.dumps(accuracies, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    with exit_on_user_error():
+        main()

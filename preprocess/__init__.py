@@ -1,0 +1,1 @@
+"""Commands that add a side stream to a binarized data directory; installed as ``fairseq_ctxgates.preprocess``."""

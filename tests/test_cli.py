@@ -1,0 +1,65 @@
+"""The command ``ctxgates``."""
+
+import os
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+from fairseq import utils
+
+import ctxgates
+import fairseq_ctxgates
+
+
+@pytest.fixture(autouse=True)
+def _restore_argv(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["ctxgates"])
+
+
+def test_user_dir_is_absolute_from_any_folder_and_imports_nothing_heavy(tmp_path):
+    program = "import sys, ctxgates; ctxgates.main(['user-dir']); assert not {'torch', 'fairseq'} & set(sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": str(Path(ctxgates.__file__).parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, check=True
+    )
+    path = Path(done.stdout.decode().strip())
+    assert path.is_absolute()
+    assert path == Path(fairseq_ctxgates.__file__).parent
+
+
+def test_fairseq_accepts_the_user_dir_also_when_the_package_was_imported_before():
+    utils.import_user_module(Namespace(user_dir=ctxgates.user_dir()))
+
+
+@pytest.mark.parametrize("command", sorted(set(ctxgates.COMMANDS) - {"user-dir"}))
+def test_every_command_explains_itself_under_its_own_name(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        ctxgates.main([command, "--help"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: ctxgates {command} ")
+
+
+def test_help_lists_every_command(capsys):
+    with pytest.raises(SystemExit) as stop:
+        ctxgates.main(["--help"])
+    assert stop.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(f"  {name} " in shown and summary in shown for name, (_, summary) in ctxgates.COMMANDS.items())
+
+
+@pytest.mark.parametrize("arguments", [[], ["no-such-command"], ["--no-such-option"], ["user-dir", "superfluous"]])
+def test_wrong_usage_exits_with_status_2(arguments, capsys):
+    with pytest.raises(SystemExit) as stop:
+        ctxgates.main(arguments)
+    assert stop.value.code == 2
+    assert "usage: ctxgates COMMAND" in capsys.readouterr().err
+
+
+def test_a_user_error_is_one_line_and_status_1(tmp_path, capsys):
+    missing = tmp_path / "missing.pt"
+    with pytest.raises(SystemExit) as stop:
+        ctxgates.main(["average-checkpoints", "--inputs", str(missing), "--output", str(tmp_path / "mean.pt")])
+    assert stop.value.code == 1
+    assert capsys.readouterr().err == f"error: {missing} cannot be read: No such file or directory\n"
