@@ -54,7 +54,9 @@ def labels_of(tokens: Any) -> np.ndarray:
     return np.where(np.asarray(tokens) < 4, IGNORE, np.asarray(tokens) % 2)
 
 
-def write_gate_labels(data: Path, splits: Sequence[str] = ("train", "valid"), langs: Tuple[str, str] = ("de", "en")) -> None:
+def write_gate_labels(
+    data: Path, splits: Sequence[str] = ("train", "valid"), langs: Tuple[str, str] = ("de", "en")
+) -> None:
     """Lay a stream of :func:`labels_of` the target tokens beside the splits of a data directory."""
     for split in find_splits(data, *langs):
         if split.name in splits:
@@ -66,7 +68,12 @@ def write_gate_labels(data: Path, splits: Sequence[str] = ("train", "valid"), la
 def setup_task(data: Any, **options: Any) -> Any:
     """The task for training from German to English with gate labels and these options."""
     config = ContextTranslationConfig(data=str(data), source_lang="de", target_lang="en", load_gate_labels=True)
-    elsewhere = {"train_subset": "train", "dataset_impl": "mmap", "required_seq_len_multiple": 1, "model_overrides": "{}"}
+    elsewhere = {
+        "train_subset": "train",
+        "dataset_impl": "mmap",
+        "required_seq_len_multiple": 1,
+        "model_overrides": "{}",
+    }
     for name, value in {**elsewhere, **options}.items():
         assert hasattr(config, name)
         setattr(config, name, value)
@@ -80,7 +87,9 @@ def run(command: str, *arguments: Any) -> str:
     root, output = logging.getLogger(), io.StringIO()
     handlers, level = root.handlers[:], root.level
     module = importlib.import_module(f"fairseq_cli.{command}")
-    with contextlib.redirect_stdout(output), mock.patch.object(sys, "argv", [f"fairseq-{command}", *map(str, arguments)]):
+    with contextlib.redirect_stdout(output), mock.patch.object(
+        sys, "argv", [f"fairseq-{command}", *map(str, arguments)]
+    ):
         root.handlers = [logging.StreamHandler(output)]
         root.setLevel(logging.INFO)
         try:

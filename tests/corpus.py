@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Dict, Sequence, Tuple
+from typing import Mapping, Sequence, Tuple
 
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import make_builder
@@ -12,7 +12,7 @@ Pair = Tuple[str, str]
 
 
 def binarize(
-    folder: Path, splits: Dict[str, Sequence[Pair]], source_lang: str, target_lang: str, joined: bool = False
+    folder: Path, splits: Mapping[str, Sequence[Pair]], source_lang: str, target_lang: str, joined: bool = False
 ) -> Path:
     """Write what fairseq-preprocess writes for ``{"train": [(source, target), ...], "valid": ...}``.
 

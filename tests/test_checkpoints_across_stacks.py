@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 from typing import Any, Dict
 
-import ctxgates
 import pytest
 import torch
 from fairseq import checkpoint_utils
 
+import ctxgates
 from tests.commands import GATED, PLAIN, Hypothesis, generate, train
 
 CLASSIC = Path(__file__).parent / "data" / "classic"
@@ -19,10 +19,11 @@ DATA = CLASSIC / "data-bin"
 GATED_CHECKPOINT, PLAIN_CHECKPOINT = CLASSIC / "rcg_transformer_tiny.pt", CLASSIC / "transformer_tiny.pt"
 SCORES = json.loads((CLASSIC / "scores.json").read_text())
 SIZE = (
-    *("--encoder-embed-dim", "32", "--encoder-ffn-embed-dim", "32", "--encoder-layers", "1", "--share-all-embeddings"),
-    *("--decoder-embed-dim", "32", "--decoder-ffn-embed-dim", "32", "--decoder-layers", "2"),
+    *("--encoder-embed-dim", "24", "--encoder-ffn-embed-dim", "24", "--encoder-layers", "1", "--share-all-embeddings"),
+    *("--decoder-embed-dim", "24", "--decoder-ffn-embed-dim", "24", "--decoder-layers", "2"),
 )
-STILL = ("--lr", "0", "--max-update", "1", "--disable-validation")
+NO_VALIDATION = ("--valid-subset", "test", "--disable-validation")
+STILL = ("--lr", "0", "--max-update", "1", *NO_VALIDATION)
 
 
 def check_scores(found: Dict[int, Hypothesis], expected: Dict[str, Any]) -> None:
@@ -61,7 +62,7 @@ def test_warm_start_from_stock_transformer(tmp_path: Path) -> None:
 
 
 def test_training_goes_on_from_a_warm_start(tmp_path: Path) -> None:
-    start = ("--warm-start", PLAIN_CHECKPOINT, "--max-update", "2", "--disable-validation")
+    start = ("--warm-start", PLAIN_CHECKPOINT, "--max-update", "2", *NO_VALIDATION)
     train(DATA, tmp_path, *GATED, *SIZE, *start)
     assert (tmp_path / "checkpoint_last.pt").exists()
 
@@ -96,7 +97,9 @@ def test_other_objects_are_refused_and_nothing_runs(use: str, tmp_path: Path) ->
         elif use == "warm start":
             train(DATA, tmp_path / "saved", *GATED, *SIZE, *STILL, "--warm-start", checkpoint)
         else:
-            ctxgates.main(["average-checkpoints", "--inputs", str(checkpoint), "--output", str(tmp_path / "average.pt")])
+            ctxgates.main(
+                ["average-checkpoints", "--inputs", str(checkpoint), "--output", str(tmp_path / "average.pt")]
+            )
     assert not (tmp_path / "made").exists()
     assert not (tmp_path / "average.pt").exists()
     torch.load(checkpoint, map_location="cpu", weights_only=False)

@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple
 
-import ctxgates
 import pytest
 import torch
 from fairseq import checkpoint_utils
 from fairseq.options import get_training_parser, parse_args_and_arch
 from torch import Tensor
 
+import ctxgates
 from fairseq_ctxgates.errors import UserError
 from tests.commands import (
     DECODING,
@@ -37,6 +37,7 @@ from tests.commands import (
 from tests.corpus import binarize
 
 METERS = ("gate_loss", "gate_mean", "gate_var", "gate_agreement")
+
 
 class Trained(NamedTuple):
     """What the tests share: data, the models trained on it, and what was logged. Not to be changed."""
@@ -232,9 +233,7 @@ def test_validate_without_labels(trained: Trained) -> None:
     assert "valid_gate_mean" in found and "valid_gate_loss" not in found
 
 
-def test_interactive_equals_generate(
-    trained: Trained, translations: Dict[int, Hypothesis], tmp_path: Path
-) -> None:
+def test_interactive_equals_generate(trained: Trained, translations: Dict[int, Hypothesis], tmp_path: Path) -> None:
     text = tmp_path / "input"
     text.write_text("".join(f"{source}\n" for source, _ in make_pairs(12, 3)))
     command = (*TASK, "--path", trained.checkpoint, "--input", text, "--buffer-size", "12", *DECODING)
@@ -257,7 +256,9 @@ def test_score_reference(trained: Trained) -> None:
         sample = dataset.collater([dataset[number]])
         with torch.no_grad():
             log_probabilities = model.get_normalized_probs(model(**sample["net_input"]), log_probs=True)
-        score = log_probabilities.gather(2, sample["target"].unsqueeze(2)).mean().item() / torch.tensor(2.0).log().item()
+        score = (
+            log_probabilities.gather(2, sample["target"].unsqueeze(2)).mean().item() / torch.tensor(2.0).log().item()
+        )
         assert hypothesis.score == pytest.approx(score, abs=1e-4)
 
 
@@ -273,8 +274,8 @@ def test_print_alignment(trained: Trained, translations: Dict[int, Hypothesis]) 
 
 
 def test_replace_unk(trained: Trained, translations: Dict[int, Hypothesis], tmp_path: Path) -> None:
-    """fairseq reads the raw text through the dataset. (It cannot replace anything, because no generator of its own gives
-    the alignment in the form that its replacement reads; here there is nothing to replace.)"""
+    """fairseq reads the raw text through the dataset. (Nothing is replaced here, and nothing can be: its generators do
+    not give the alignment in the form that its replacement reads.)"""
     for side, lang in enumerate(("de", "en")):
         shutil.copy(trained.data / f"dict.{lang}.txt", tmp_path)
         (tmp_path / f"test.de-en.{lang}").write_text("".join(f"{pair[side]}\n" for pair in make_pairs(12, 3)))
@@ -291,7 +292,7 @@ def test_ensemble_of_gated_and_plain(trained: Trained, order: str) -> None:
     found = generate(trained.unlabelled, ":".join(paths), "--score-reference")
     single = [generate(trained.unlabelled, path, "--score-reference") for path in paths]
     for number, hypothesis in found.items():
-        # log2 of the mean probability of each word: no less than the mean of the logs, no more than 1 above either.
+        # A word's probability is the mean of the two, so its logarithm is no less than the mean of their logarithms.
         scores = [scored[number].score for scored in single]
         assert sum(scores) / 2 - 1e-4 <= hypothesis.score
 
@@ -387,7 +388,15 @@ def test_criterion_and_model_that_do_not_fit(
 def test_override_that_nothing_reads(trained: Trained, command: str) -> None:
     options = ("--path", trained.checkpoint, *TASK, "--cpu", "--num-workers", "0")
     with pytest.raises(UserError, match="--model-overrides.*'context_gat'"):
-        run(command, trained.data, *options, "--batch-size", "1", "--model-overrides", "{'context_gat': 'none', 'dropout': 0.3}")
+        run(
+            command,
+            trained.data,
+            *options,
+            "--batch-size",
+            "1",
+            "--model-overrides",
+            "{'context_gat': 'none', 'dropout': 0.3}",
+        )
 
 
 @pytest.mark.parametrize("option", ["--cross-self-attention", "--no-cross-attention"])
@@ -414,9 +423,10 @@ def model_of(checkpoint: Path) -> Any:
 
 def test_hydra_with_the_yaml_file_shipped(trained: Trained, tmp_path: Path) -> None:
     config = ("--config-dir", f"{USER_DIR}/config", "--config-name", "multi30k_rcg")
-    output = hydra_train(tmp_path, *config, f"task.data={trained.data}", "model.decoder_layers=2")
-    assert "gate_agreement" in output
-    (checkpoint,) = tmp_path.glob("**/checkpoint_last.pt")
+    shutil.copytree(trained.data, tmp_path / "data-bin")
+    paths = ("task.data=data-bin", "checkpoint.save_dir=saved")
+    assert "gate_agreement" in hydra_train(tmp_path, *config, *paths, "model.decoder_layers=2")
+    checkpoint = tmp_path / "saved" / "checkpoint_last.pt"
     model = model_of(checkpoint)
     assert (model.context_gate, model.encoder_layers, model.decoder_layers) == ("interpolate", 3, 2)
     shape = parameters(checkpoint)["decoder.layers.1.context_gate.fc1.weight"].shape

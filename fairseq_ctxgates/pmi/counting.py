@@ -79,8 +79,12 @@ class Block:
         return self.scratch / f"{name}.{self.number}.{array}"
 
 
-class CountedBlock(NamedTuple):
-    """Of one table and block: the pairs in each row, and the sum of its rows; the pairs themselves are in files."""
+class Margins(NamedTuple):
+    """Of one table, or of a block of its rows, whose pairs are in files.
+
+    sizes (rows): the number of distinct pairs in each row
+    column_counts (context types): the sum of the rows
+    """
 
     sizes: np.ndarray
     column_counts: np.ndarray
@@ -111,10 +115,9 @@ def count_tables(
     with scratch_folder(folder) as scratch:
         statistics = collect_types(splits, scratch, widths, show_progress)
         blocks = divide(statistics, scratch, options.min_count, widths, memory / 2 / workers, workers)
-        counted = run_blocks(blocks, executor, show_progress)
+        margins = run_blocks(blocks, executor, show_progress)
         for number, name in enumerate(NAMES):
-            table = [parts[number] for parts in counted]
-            members = table_members(name, blocks, table, statistics.pairs[number], widths[number])
+            members = table_members(name, blocks, margins[number], statistics.pairs[number])
             if options.counts == "frequency":
                 members["row_counts"] = Member.of(frequencies[1])
                 members["column_counts"] = Member.of(frequencies[number])
@@ -254,20 +257,21 @@ def divide(
     ]
 
 
-def run_blocks(
-    blocks: List[Block], executor: Optional[Executor], show_progress: bool
-) -> List[Tuple[CountedBlock, CountedBlock]]:
-    """Both tables of every block, in order."""
-    counted = []
+def run_blocks(blocks: List[Block], executor: Optional[Executor], show_progress: bool) -> List[Margins]:
+    """Count all blocks; returns the margins of both tables."""
+    sizes: List[List[np.ndarray]] = [[], []]
+    column_counts = [np.zeros(width, np.int64) for width in blocks[0].widths]
     total = sum(block.pairs for block in blocks)
     with tqdm(total=total, desc="counting", unit=" pairs", unit_scale=True, disable=not show_progress) as bar:
-        for block, parts in zip(blocks, (map if executor is None else executor.map)(count_block, blocks)):
-            counted.append(parts)
+        for block, counted in zip(blocks, (map if executor is None else executor.map)(count_block, blocks)):
+            for table, margins in enumerate(counted):
+                sizes[table].append(margins.sizes)
+                column_counts[table] += margins.column_counts
             bar.update(block.pairs)
-    return counted
+    return [Margins(np.concatenate(sizes[table]), column_counts[table]) for table in range(2)]
 
 
-def count_block(block: Block) -> Tuple[CountedBlock, CountedBlock]:
+def count_block(block: Block) -> Tuple[Margins, Margins]:
     """Count one block of target types for both tables, and write the pairs to the scratch folder."""
     source, target, preceding = map_types(block.scratch, block.widths)
     row_start = starts(block.occurrences)
@@ -288,29 +292,25 @@ def map_types(scratch: Path, widths: Tuple[int, int]) -> Tuple[Sentences, Senten
     return source, target, map_array(scratch / "target.preceding", np.int32)
 
 
-def tally_block(
-    block: Block, table: int, row_start: np.ndarray, spans: np.ndarray, contexts: np.ndarray
-) -> CountedBlock:
+def tally_block(block: Block, table: int, row_start: np.ndarray, spans: np.ndarray, contexts: np.ndarray) -> Margins:
     """Count one block for one table (0 or 1 of NAMES) and write its pairs to files."""
     columns, counts, sizes, column_counts, _ = tally_contexts(
         row_start, spans[:, table], contexts, block.widths[table], block.capacities[table], block.least
     )
     columns.tofile(block.part_path(NAMES[table], "columns"))
     counts.tofile(block.part_path(NAMES[table], "pair_counts"))
-    return CountedBlock(sizes, column_counts)
+    return Margins(sizes, column_counts)
 
 
-def table_members(
-    name: str, blocks: List[Block], counted: List[CountedBlock], row_counts: np.ndarray, width: int
-) -> Dict[str, Member]:
+def table_members(name: str, blocks: List[Block], margins: Margins, row_counts: np.ndarray) -> Dict[str, Member]:
     """The arrays of a table, put together from its blocks."""
-    row_start = starts(np.concatenate([part.sizes for part in counted]))
+    row_start = starts(margins.sizes)
     members = {
         "row_counts": Member.of(row_counts),
-        "column_counts": Member.of(np.sum([part.column_counts for part in counted], axis=0)),
+        "column_counts": Member.of(margins.column_counts),
         "row_start": Member.of(row_start),
     }
-    for array, dtype in (("columns", types_dtype(width)), ("pair_counts", np.uint32)):
+    for array, dtype in (("columns", types_dtype(len(margins.column_counts))), ("pair_counts", np.uint32)):
         paths = [block.part_path(name, array) for block in blocks]
         members[array] = Member(dtype, int(row_start[-1]), map(partial(np.fromfile, dtype=dtype), paths))
     return members

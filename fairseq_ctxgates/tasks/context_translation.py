@@ -86,6 +86,13 @@ class ContextTranslationTask(TranslationTask):
             warm_start(model, checkpoint)
         return model
 
+    def get_batch_iterator(self, dataset: Any, *args: Any, required_batch_size_multiple: int = 1, **kwargs: Any) -> Any:
+        if dataset is not self.datasets.get(self.cfg.train_subset):
+            # fairseq's main drops what exceeds a multiple of it (its issue 5036); every line shall be translated.
+            required_batch_size_multiple = 1
+        kwargs["required_batch_size_multiple"] = required_batch_size_multiple
+        return super().get_batch_iterator(dataset, *args, **kwargs)
+
     def build_criterion(self, cfg: Any, *others: Any, **kwargs: Any) -> Any:
         self._refuse_unread_overrides()
         criterion = super().build_criterion(cfg, *others, **kwargs)

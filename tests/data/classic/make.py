@@ -1,6 +1,6 @@
 """Makes the files beside it, on the classic stack (see README.md). From the repository's root:
 
-    PYTHONPATH=. .venv-classic/bin/python tests/data/classic/make.py
+PYTHONPATH=. .venv-classic/bin/python tests/data/classic/make.py
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tests.corpus import binarize
 
 FOLDER = Path(__file__).parent
 SIZE = (
-    *("--encoder-embed-dim", "32", "--encoder-ffn-embed-dim", "32", "--encoder-layers", "1", "--share-all-embeddings"),
-    *("--decoder-embed-dim", "32", "--decoder-ffn-embed-dim", "32", "--decoder-layers", "2"),
+    *("--encoder-embed-dim", "24", "--encoder-ffn-embed-dim", "24", "--encoder-layers", "1", "--share-all-embeddings"),
+    *("--decoder-embed-dim", "24", "--decoder-ffn-embed-dim", "24", "--decoder-layers", "2"),
 )
 # --eval-bleu puts NumPy numbers into the checkpoint.
 SAVING = (
