@@ -27,7 +27,10 @@ def test_pipeline(tmp_path: Path) -> None:
     for full, small in SMALLER.items():
         assert full in commands
         commands = commands.replace(full, small)
-    splits = {name: make_pairs(number, seed) for seed, (name, number) in enumerate({"train": 30, "valid": 5, "test": 5}.items())}
+    splits = {
+        name: make_pairs(number, seed)
+        for seed, (name, number) in enumerate({"train": 30, "valid": 5, "test": 5}.items())
+    }
     (tmp_path / "data-bin").mkdir()
     binarize(tmp_path / "data-bin" / "X", splits, "de", "en", joined=True)
 
