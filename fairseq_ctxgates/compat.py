@@ -37,6 +37,15 @@ FAST_PATH_PARAMETERS = tuple(
 )
 
 
+# What older fairseqs kept of their positional embeddings, and newer ones drop when they load it.
+_OBSOLETE = ("embed_positions._float_tensor", "embed_positions.weights")
+
+
+def is_obsolete(parameter: str) -> bool:
+    """Whether a checkpoint's parameter is one that the fairseq at hand may do without."""
+    return parameter.endswith(_OBSOLETE)
+
+
 class EncoderLayer(TransformerEncoderLayerBase):
     """fairseq's Transformer encoder layer without the duplicate parameters and the fast path of fairseq 0.12.2."""
 

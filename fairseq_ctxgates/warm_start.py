@@ -6,6 +6,7 @@ from typing import Any
 
 from fairseq import checkpoint_utils
 
+from fairseq_ctxgates.compat import is_obsolete
 from fairseq_ctxgates.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ def warm_start(model: Any, path: str) -> None:
     model.upgrade_state_dict(state)
     own = model.state_dict()
     missing = [name for name in own if name not in state and not model.is_mechanism_parameter(name)]
-    unknown = [name for name in state if name not in own]
+    unknown = [name for name in state if name not in own and not is_obsolete(name)]
     reshaped = [name for name in own if name in state and own[name].shape != state[name].shape]
     for names, what in (
         (missing, "lacks"),

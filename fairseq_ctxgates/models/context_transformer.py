@@ -80,7 +80,6 @@ class ContextTransformerDecoder(TransformerDecoderBase):
         """
         if alignment_layer is None:
             alignment_layer = self.num_layers - 1
-        need_attn = return_attention and self.need_attn
         x, padding_mask = self.embed(prev_output_tokens, incremental_state)
         future_mask = None if incremental_state is not None or full_context_alignment else self.buffered_future_mask(x)
         source_padding = encoder_out["encoder_padding_mask"][0] if encoder_out["encoder_padding_mask"] else None
@@ -94,7 +93,7 @@ class ContextTransformerDecoder(TransformerDecoderBase):
                 incremental_state,
                 self_attn_mask=future_mask,
                 self_attn_padding_mask=padding_mask,
-                need_attn=need_attn and layer.number - 1 == alignment_layer,
+                need_attn=return_attention and layer.number - 1 == alignment_layer,
             )
             inner_states.append(x)
             if layer_attention is not None:
@@ -132,11 +131,6 @@ class ContextTransformerDecoder(TransformerDecoderBase):
             x = self.layernorm_embedding(x)
         padding_mask = tokens.eq(self.padding_idx)
         return self.dropout_module(x).transpose(0, 1), padding_mask if padding_mask.any() else None
-
-    need_attn = True
-
-    def make_generation_fast_(self, need_attn: bool = False, **kwargs: Any) -> None:
-        self.need_attn = need_attn
 
 
 class ContextTransformerModel(TransformerModelBase):

@@ -53,9 +53,12 @@ class ContextTranslationTask(TranslationTask):
         Raises:
             UserError: a stream is missing on the training split, or does not fit the data.
         """
-        super().load_dataset(split, epoch, combine, **kwargs)
         is_train = split == self.cfg.train_subset
         parts = self._parts(split, epoch if is_train else 1, combine)
+        if any(stream.is_wanted(self.cfg) for stream in STREAMS):
+            for part in parts:  # before fairseq fails on damaged files with an error that names none
+                part.load_side(self.cfg.source_lang)
+        super().load_dataset(split, epoch, combine, **kwargs)
         sample_ratios = [self.cfg.upsample_primary] + [1] * (len(parts) - 1)
         streams = [
             stream.load(parts, sample_ratios)
@@ -79,12 +82,16 @@ class ContextTranslationTask(TranslationTask):
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         model = super().build_model(cfg, from_checkpoint)
-        self._models.append(model)
         self._readable_options |= _model_options(cfg)
+        self._models.append(model)
         checkpoint = getattr(cfg, "warm_start", None)
         if checkpoint and not from_checkpoint:
             warm_start(model, checkpoint)
         return model
+
+    def can_reuse_epoch_itr(self, dataset: Any) -> bool:
+        # Batches are seeded by the epoch in which they are made: made anew in each, they are the same in a resumed run.
+        return False
 
     def get_batch_iterator(self, dataset: Any, *args: Any, required_batch_size_multiple: int = 1, **kwargs: Any) -> Any:
         if dataset is not self.datasets.get(self.cfg.train_subset):
@@ -94,6 +101,7 @@ class ContextTranslationTask(TranslationTask):
         return super().get_batch_iterator(dataset, *args, **kwargs)
 
     def build_criterion(self, cfg: Any, *others: Any, **kwargs: Any) -> Any:
+        self._readable_options |= set(cfg)
         self._refuse_unread_overrides()
         criterion = super().build_criterion(cfg, *others, **kwargs)
         for model in self._models:
@@ -102,7 +110,8 @@ class ContextTranslationTask(TranslationTask):
         return criterion
 
     def build_generator(self, models: Any, args: Any, *others: Any, **kwargs: Any) -> Any:
-        self._refuse_unread_overrides()
+        if self._models:  # else it is the generator of --eval-bleu, which is built with the first model
+            self._refuse_unread_overrides()
         return super().build_generator(models, args, *others, **kwargs)
 
     def _refuse_unread_overrides(self) -> None:
