@@ -7,12 +7,17 @@
 """
 
 import argparse
+import functools
+import pickle
 from typing import Any, Dict
 
 import numpy as np
 import torch
+from fairseq import checkpoint_utils
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from torch import nn
+
+from fairseq_ctxgates.errors import UserError
 
 
 def _allow_fairseq_types_in_checkpoints() -> None:
@@ -30,7 +35,26 @@ def _allow_fairseq_types_in_checkpoints() -> None:
             torch.serialization.add_safe_globals([(function, f"{module}.{function.__name__}")])
 
 
+def _name_refused_checkpoints() -> None:
+    """Make fairseq say which checkpoint torch refused; torch names no file, and recommends to lift the protection."""
+    load = checkpoint_utils.load_checkpoint_to_cpu
+
+    @functools.wraps(load)
+    def load_checkpoint_to_cpu(path: str, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return load(path, *args, **kwargs)
+        except pickle.UnpicklingError as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(
+                f"{path} holds objects that fairseq does not put into checkpoints, and was not loaded, because loading "
+                f"them can run any program; save the model again where you trust the file ({reason})"
+            ) from error
+
+    checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
+
+
 _allow_fairseq_types_in_checkpoints()
+_name_refused_checkpoints()
 
 FAST_PATH_PARAMETERS = tuple(
     f"{name}_{kind}" for name in ("in_proj", "out_proj", "fc1", "fc2") for kind in ("weight", "bias")

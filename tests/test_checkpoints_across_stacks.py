@@ -12,6 +12,7 @@ import torch
 from fairseq import checkpoint_utils
 
 import ctxgates
+from fairseq_ctxgates.errors import UserError
 from tests.commands import GATED, PLAIN, Hypothesis, generate, train
 
 CLASSIC = Path(__file__).parent / "data" / "classic"
@@ -89,7 +90,8 @@ def test_other_objects_are_refused_and_nothing_runs(use: str, tmp_path: Path) ->
     state["extra_state"]["more"] = MakesAFolder(tmp_path / "made")
     checkpoint = tmp_path / "checkpoint.pt"
     torch.save(state, checkpoint)
-    with pytest.raises((Exception, SystemExit)):
+    refusal = pytest.raises(SystemExit) if use == "average" else pytest.raises(UserError, match=str(checkpoint))
+    with refusal:
         if use == "generate":
             generate(DATA, checkpoint)
         elif use == "resume":
