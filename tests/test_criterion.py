@@ -420,4 +420,4 @@ def test_refuses_to_regularize_without_labels(name: str) -> None:
 def test_without_lambda_no_labels_are_needed() -> None:
     task = make_task()
     make_model("rcg_transformer", task=task)
-    make_criterion(task, gate_lambda=0.0)
+    assert make_criterion(task, gate_lambda=0.0).gate_lambda == 0
