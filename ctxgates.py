@@ -16,6 +16,10 @@ from typing import Dict, List, Optional, Tuple
 COMMANDS: Dict[str, Tuple[str, str]] = {
     "user-dir": ("ctxgates", "print the path to give to fairseq's --user-dir"),
     "gate-labels": ("fairseq_ctxgates.preprocess.gate_labels", "add gate labels to a binarized data directory"),
+    "preceding-sentences": (
+        "fairseq_ctxgates.preprocess.preceding_sentences",
+        "add the preceding sentence of each to a data directory in document order",
+    ),
     "analyze": ("fairseq_ctxgates.analysis", "gate statistics and figures of a trained model"),
     "average-checkpoints": ("fairseq_ctxgates.checkpoints", "average the parameters of several checkpoints"),
 }

@@ -36,8 +36,10 @@ def warm_start(model: Any, path: str) -> None:
     ):
         if names:
             raise UserError(f"--warm-start {path}: the checkpoint {what} {', '.join(names)}")
-    model.load_state_dict({**own, **state}, strict=True)
     new = [name for name in own if name not in state]
+    copies = {name: state[model.starts_as(name)] for name in new if model.starts_as(name) is not None}
+    model.load_state_dict({**own, **state, **copies}, strict=True)
     logger.info(
-        f"warm start from {path}: {len(state)} parameters taken over, {len(new)} of the mechanisms' own are new"
+        f"warm start from {path}: {len(state)} parameters taken over, {len(new)} of the mechanisms' own are new "
+        f"({len(copies)} of them start as copies)"
     )

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import signal
 import sys
 from concurrent.futures import Executor, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -26,11 +25,10 @@ import numpy as np
 if __name__ == "__main__":  # run in a clone, where the package need not be installed
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from fairseq import utils
-from fairseq.data import Dictionary, data_utils
+from fairseq.data import Dictionary
 
 from fairseq_ctxgates.data.gate_labels import IGNORE, SOURCE, TARGET, GateLabels
-from fairseq_ctxgates.data.side_stream import SideStreamWriter, Split, find_splits, fingerprint
+from fairseq_ctxgates.data.side_stream import SideStreamWriter, Split, fingerprint
 from fairseq_ctxgates.errors import UserError, exit_on_user_error
 from fairseq_ctxgates.pmi import (
     COUNTS,
@@ -44,6 +42,7 @@ from fairseq_ctxgates.pmi import (
     label_split,
     map_split,
 )
+from fairseq_ctxgates.preprocessing import add_data_options, find_data, whole_or_not_at_all
 
 TELLING_PAIRS, TELLING_COUNT = 10, 10
 
@@ -70,11 +69,7 @@ def get_parser() -> argparse.ArgumentParser:
         "pointwise mutual information (PMI) is higher with the source or with the target words before it.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument(
-        "data", help="data directory, or several as for fairseq-train (a:b): one PMI table over all, labels in each"
-    )
-    parser.add_argument("-s", "--source-lang", metavar="LANG", help="source language (found from the files)")
-    parser.add_argument("-t", "--target-lang", metavar="LANG", help="target language (found from the files)")
+    add_data_options(parser, "one PMI table over all, labels in each")
     parser.add_argument(
         "--train-subset",
         default="train",
@@ -117,28 +112,19 @@ def main(argv: Optional[List[str]] = None) -> None:
         UserError: the data cannot be read or does not fit together, or the results cannot be written
     """
     args = get_parser().parse_args(argv)
-    # A terminated run removes what it has half written, as an interrupted one does.
-    default = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        with ExitStack() as stack:
+        with whole_or_not_at_all(), ExitStack() as stack:
             executor = stack.enter_context(ProcessPoolExecutor(args.workers)) if args.workers > 1 else None
             label(args, executor)
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        raise UserError(f"{place}{error.strerror or error}; what was half written is removed") from error
     except BrokenProcessPool as error:
         raise UserError(
             "a worker process was killed, most likely out of memory: lower --workers or --memory"
         ) from error
-    finally:
-        signal.signal(signal.SIGTERM, default)
 
 
 def label(args: argparse.Namespace, executor: Optional[Executor]) -> None:
     """Count, label, write, and print what was found."""
-    data_dirs = [Path(path) for path in utils.split_paths(args.data)]
-    source_lang, target_lang = language_pair(args, data_dirs[0])
-    splits = [split for data_dir in data_dirs for split in find_splits(data_dir, source_lang, target_lang)]
+    data_dirs, splits = find_data(args)
     training = training_splits(splits, args.train_subset, data_dirs)
     check_dictionaries(splits)
     for split in splits:
@@ -150,21 +136,6 @@ def label(args: argparse.Namespace, executor: Optional[Executor]) -> None:
         split: write_labels(split, label_split(split, data_dirs[0], **resources), options) for split in splits
     }
     report(tables, splits[0], label_counts)
-
-
-def language_pair(args: argparse.Namespace, data_dir: Path) -> Tuple[str, str]:
-    """The languages the user named, or those of the files as fairseq finds them."""
-    if args.source_lang and args.target_lang:
-        return args.source_lang, args.target_lang
-    if not data_dir.is_dir():
-        raise UserError(f"{data_dir} is not a directory: give the --destdir of fairseq-preprocess")
-    pair = data_utils.infer_language_pair(str(data_dir))
-    if args.target_lang == pair[0] or args.source_lang == pair[1]:
-        pair = pair[::-1]
-    source_lang, target_lang = args.source_lang or pair[0], args.target_lang or pair[1]
-    if source_lang is None or target_lang is None:
-        raise UserError(f"{data_dir} holds no data of any language pair: give the --destdir of fairseq-preprocess")
-    return source_lang, target_lang
 
 
 def training_splits(splits: List[Split], name: str, data_dirs: List[Path]) -> List[Split]:

@@ -43,8 +43,10 @@ def make_task(**options: Any) -> ContextTranslationTask:
     return ContextTranslationTask(ContextTranslationConfig(model_overrides="{}", **options), DICTIONARY, DICTIONARY)
 
 
-def build_model(arch: str, task: ContextTranslationTask | None = None, **options: Any) -> Any:
-    """A model as training begins with it.
+def build_model(
+    arch: str, task: ContextTranslationTask | None = None, from_checkpoint: bool = False, **options: Any
+) -> Any:
+    """A model as training begins with it, or as a checkpoint is loaded into it.
 
     Args:
         arch: ``transformer``, which is fairseq's, or an architecture of ours
@@ -52,7 +54,7 @@ def build_model(arch: str, task: ContextTranslationTask | None = None, **options
     """
     options = {**TINY, **options}
     config = Namespace(arch=arch, **options) if arch == "transformer" else OmegaConf.create({"_name": arch, **options})
-    return (task or make_task()).build_model(config)
+    return (task or make_task()).build_model(config, from_checkpoint)
 
 
 def make_model(arch: str, task: ContextTranslationTask | None = None, seed: int = 1, **options: Any) -> Any:

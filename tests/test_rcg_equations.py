@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from fairseq_ctxgates.modules.context_gate import ContextGate
 from tests.models import NORM_ORDERS, PAD, build_model, keep_float64, make_batch, make_model, norm_order_options
+from tests.transformer_reading import Reading, encode
 
 BATCH = make_batch(
     sources=[[4, 5, 6, 7, 8], [9, 10], [11, 12, 13]],
     targets=[[14, 15, 16], [17, 18, 19, 4, 5], [6]],
 )
-HEADS = 3
 
 
 @pytest.fixture(autouse=True)
@@ -25,95 +25,10 @@ def _float64(monkeypatch: pytest.MonkeyPatch) -> None:
     keep_float64(monkeypatch)
 
 
-# --- an independent reading, in NumPy ---------------------------------------------------------------------------------
+# --- against an independent reading ----------------------------------------------------------------------------------
 
 
-class Reading:
-    """The decoder, written down from the paper, with the parameters of a model. Arrays are (batch, length, width)."""
-
-    def __init__(self, model: Any, order: str, activation: Any) -> None:
-        self.parameters = {name: value.numpy() for name, value in model.decoder.state_dict().items()}
-        self.layers = len(model.decoder.layers)
-        self.order = order
-        self.activation = activation
-
-    def linear(self, name: str, x: np.ndarray) -> np.ndarray:
-        return x @ self.parameters[f"{name}.weight"].T + self.parameters[f"{name}.bias"]
-
-    def norm(self, name: str, x: np.ndarray) -> np.ndarray:
-        centred = x - x.mean(axis=-1, keepdims=True)
-        deviation = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-5)
-        return centred / deviation * self.parameters[f"{name}.weight"] + self.parameters[f"{name}.bias"]
-
-    def feed_forward(self, name: str, x: np.ndarray) -> np.ndarray:
-        return self.linear(f"{name}fc2", self.activation(self.linear(f"{name}fc1", x)))
-
-    def attention(self, name: str, query: np.ndarray, memory: np.ndarray, visible: np.ndarray) -> np.ndarray:
-        """``visible`` is (batch or 1, query length or 1, memory length)."""
-        queries, keys, values = (
-            self.linear(f"{name}.{part}_proj", x) for part, x in (("q", query), ("k", memory), ("v", memory))
-        )
-        width = queries.shape[-1] // HEADS
-        heads = []
-        for head in range(HEADS):
-            part = slice(head * width, (head + 1) * width)
-            scores = queries[..., part] @ keys[..., part].transpose(0, 2, 1) / math.sqrt(width)
-            weights = np.exp(scores) * visible
-            heads.append(weights / weights.sum(axis=-1, keepdims=True) @ values[..., part])
-        return self.linear(f"{name}.out_proj", np.concatenate(heads, axis=-1))
-
-    def layer(self, number: int, c: np.ndarray, h: np.ndarray, source_visible: np.ndarray) -> tuple:
-        """c' and z of the layer, and the shares of t and s in u."""
-        name = f"layers.{number - 1}"
-        past = np.tril(np.ones((1, c.shape[1], c.shape[1])))
-
-        def ln(which: str, x: np.ndarray) -> np.ndarray:
-            return self.norm(f"{name}.{which}_layer_norm", x)
-
-        def target_attention(x: np.ndarray) -> np.ndarray:
-            return self.attention(f"{name}.self_attn", x, x, past)
-
-        def source_attention(x: np.ndarray) -> np.ndarray:
-            return self.attention(f"{name}.encoder_attn", x, h, source_visible)
-
-        if self.order == "post":
-            t = ln("self_attn", c + target_attention(c))
-            s = ln("encoder_attn", source_attention(t))
-            gate_input = t
-        elif self.order == "pre":
-            t = c + target_attention(ln("self_attn", c))
-            gate_input = ln("encoder_attn", t)
-            s = source_attention(gate_input)
-        else:
-            t = c + ln("self_attn", target_attention(c))
-            s = ln("encoder_attn", source_attention(t))
-            gate_input = t
-
-        logits = self.feed_forward(f"{name}.context_gate.", np.concatenate([gate_input, s], axis=-1))
-        z = 1 / (1 + np.exp(-logits))
-        u = (1 - z) * t + z * s
-
-        if self.order == "post":
-            return ln("final", u + self.feed_forward(f"{name}.", u)), z
-        if self.order == "pre":
-            return u + self.feed_forward(f"{name}.", ln("final", u)), z
-        return u + ln("final", self.feed_forward(f"{name}.", u)), z
-
-    def decode(self, previous: np.ndarray, h: np.ndarray, source_visible: np.ndarray) -> tuple:
-        """Logits, and z by layer."""
-        words, positions = self.parameters["embed_tokens.weight"], self.parameters["embed_positions.weight"]
-        length = previous.shape[1]
-        # fairseq numbers positions from the padding symbol on.
-        c = math.sqrt(words.shape[1]) * words[previous] + positions[PAD + 1 : PAD + 1 + length]
-        gates = {}
-        for number in range(1, self.layers + 1):
-            c, gates[number] = self.layer(number, c, h, source_visible)
-        if self.order == "pre":
-            c = self.norm("layer_norm", c)
-        return c @ self.parameters["output_projection.weight"].T, gates
-
-
-ACTIVATIONS = {"relu": lambda x: np.maximum(x, 0), "tanh": np.tanh}
+ACTIVATIONS: dict[str, Any] = {"relu": lambda x: np.maximum(x, 0), "tanh": np.tanh}
 
 
 @pytest.mark.parametrize(
@@ -123,11 +38,8 @@ ACTIVATIONS = {"relu": lambda x: np.maximum(x, 0), "tanh": np.tanh}
 def test_decoder_computes_what_the_paper_says(order: str, activation: str) -> None:
     model = make_model("rcg_transformer", activation_fn=activation, **norm_order_options(order))
     tokens, previous = BATCH["net_input"]["src_tokens"], BATCH["net_input"]["prev_output_tokens"]
-    h = model.encoder(tokens, BATCH["net_input"]["src_lengths"])["encoder_out"][0].transpose(0, 1)
-    source_visible = tokens.ne(PAD).unsqueeze(1)
-    expected_logits, expected_gates = Reading(model, order, ACTIVATIONS[activation]).decode(
-        previous.numpy(), h.numpy(), source_visible.numpy()
-    )
+    reading = Reading(model, order, ACTIVATIONS[activation])
+    expected_logits, expected_gates, _ = reading.decode(previous.numpy(), encode(model, tokens))
 
     logits, extra = model(**BATCH["net_input"], return_gates=True)
 

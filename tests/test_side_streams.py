@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any, Dict, Iterator, List
+from typing import AbstractSet, Any, Dict, Iterator, List
 
 import numpy as np
 import pytest
@@ -157,18 +157,18 @@ class Sketches(SideStream):
     """Another rendering of the source sentence, beside it in the batch."""
 
     name = "sketch"
-    made_by = "make-sketches"
+    made_by = "make-sketches {data}"
     sides = ("source",)
     Config = FairseqDataclass
 
     @classmethod
-    def is_wanted(cls, config: Any) -> bool:
+    def is_wanted(cls, config: Any, required: AbstractSet[str]) -> bool:
         return True
 
     def num_tokens(self, indices: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         return np.maximum(tokens, self.rows.sizes[indices])
 
-    def add_to_batch(self, batch: Dict[str, Any], dataset: Any) -> None:
+    def add_to_batch(self, batch: Dict[str, Any]) -> None:
         rows = [self.rows[index].long() for index in batch["id"].tolist()]
         batch["net_input"]["sketch"] = data_utils.collate_tokens(rows, pad_idx=0)
 
@@ -210,7 +210,9 @@ def test_max_tokens_counts_what_a_stream_adds(with_sketches: Any) -> None:
 def test_a_stream_of_empty_rows(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     split = find_splits(data, "de", "en")[0]
     write_sketches(split, [[] for _ in range(60)])
-    stream = Sketches.load([split], [1])
+    task = setup_task(data)
+    task.load_dataset("train")
+    stream = Sketches.load([split], [1], task.dataset("train").dataset, task.cfg)
     assert len(stream.rows) == 60
     assert all(stream.rows[number].numel() == 0 for number in range(60))
 

@@ -24,12 +24,21 @@ from typing import IO, Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 HERE = Path(__file__).resolve().parent
 UPDATES, SHORT_UPDATES = 1000, 100
 # The test sets in the order of fairseq-preprocess --testpref, which names them test, test1, test2, ...
+USER_DIR = '--user-dir "$(ctxgates user-dir)"'
 TEST_SETS = ("test", "probe-preceding", "probe-relations", "probe-collocation", "probe-unknown")
 PROBES = {name: f"test{number}" for number, name in enumerate(TEST_SETS) if name.startswith("probe-")}
 FIGURE = "gates.png"
 MARKER = "made-by-quickstart"
 
-STREAMS = {"gate labels": "ctxgates gate-labels data-bin --source-lang en --target-lang de"}
+DOCUMENTS = " ".join(
+    f"{split}=corpus/{name}.docids"
+    for split, name in [("train", "train"), ("valid", "valid"), ("test", "test"), *((s, p) for p, s in PROBES.items())]
+)
+STREAMS = {
+    "gate labels": "ctxgates gate-labels data-bin --source-lang en --target-lang de",
+    "preceding sentences": "ctxgates preceding-sentences data-bin --source-lang en --target-lang de "
+    f"--documents {DOCUMENTS}",
+}
 
 PLAIN_LOSS = "--criterion label_smoothed_cross_entropy --label-smoothing 0.1"
 GATE_LOSS = "--criterion gate_regularized_cross_entropy --label-smoothing 0.1 --gate-lambda 1.0"
@@ -43,12 +52,14 @@ TRAINING = (
 
 
 class Model(NamedTuple):
-    """A row of the table: its name, what ``fairseq-train`` is told beside ``TRAINING``, and the streams that needs."""
+    """A row of the table: its name, what ``fairseq-train`` is told beside ``TRAINING``, and the streams that needs. An
+    ablation, a row of its own below it, is the same checkpoint under other ``--model-overrides``."""
 
     name: str
     options: str
     streams: Tuple[str, ...] = ()
     has_gates: bool = False
+    ablations: Tuple[Tuple[str, str], ...] = ()
 
 
 MODELS = (
@@ -59,6 +70,12 @@ MODELS = (
         f"--task context_translation --load-gate-labels --arch rcg_transformer {GATE_LOSS}",
         streams=("gate labels",),
         has_gates=True,
+    ),
+    Model(
+        "inter-sentence gate",
+        f"--task context_translation --load-preceding-sentences --arch isg_transformer {PLAIN_LOSS}",
+        streams=("preceding sentences",),
+        ablations=(("preceding is NULL", "{'inter_sentence_ablation': 'null'}"),),
     ),
 )
 
@@ -121,20 +138,34 @@ def evaluation(model: Model, updates: int) -> Job:
     """Training of a model and everything that is measured on it."""
     name = slug(model.name)
     folder, checkpoint = f"models/{name}", f"models/{name}/checkpoint_last.pt"
-    user_dir = '--user-dir "$(ctxgates user-dir)"'
-    probes = " ".join(f"{split}=corpus/{probe}.probed.tsv" for probe, split in PROBES.items())
     analyze = f"ctxgates analyze gates data-bin --path {checkpoint} --cpu"
     steps = [
         Step(
             "training",
-            f"fairseq-train data-bin {user_dir} {model.options} {TRAINING} --max-update {updates} --save-dir {folder}",
+            f"fairseq-train data-bin {USER_DIR} {model.options} {TRAINING} --max-update {updates} --save-dir {folder}",
             f"{name}.train.log",
         ),
+        *measurements(name, checkpoint),
+    ]
+    for ablation, overrides in model.ablations:
+        steps += measurements(slug(ablation), checkpoint, f'--model-overrides "{overrides}" ')
+    if model.has_gates:
+        trap = f"--gen-subset {PROBES['probe-collocation']} --json {folder}/trap-gates.json --figure {folder}/{FIGURE}"
+        commands = f"{analyze} --gen-subset test --json {folder}/gates.json\n{analyze} {trap}"
+        steps.append(Step("gates", commands, f"{name}.gates.log"))
+    return Job(model.name, steps)
+
+
+def measurements(name: str, checkpoint: str, overrides: str = "") -> List[Step]:
+    """Translating the test set and scoring the probes with a checkpoint, under ``--model-overrides`` or none."""
+    folder = f"models/{name}"
+    probes = " ".join(f"{split}=corpus/{probe}.probed.tsv" for probe, split in PROBES.items())
+    return [
         Step(
             "translating",
-            f"fairseq-generate data-bin {user_dir} --path {checkpoint} --gen-subset test --beam 4 --remove-bpe "
-            # Without the last option fairseq's main translates a multiple of 8 sentences and drops the rest.
-            "--max-len-a 2 --max-len-b 10 --batch-size 128 --cpu --num-workers 0 --required-batch-size-multiple 1 "
+            f"mkdir -p {folder}\n"
+            f"fairseq-generate data-bin {USER_DIR} --task context_translation --path {checkpoint} {overrides}"
+            "--gen-subset test --beam 4 --remove-bpe --max-len-a 2 --max-len-b 10 --batch-size 128 --cpu --num-workers 0 "
             f"> {folder}/generated.txt\n"
             f"grep '^D-' {folder}/generated.txt | sort -t- -k2 -n | cut -f3 > {folder}/test.de\n"
             f"sacrebleu corpus/test.de -i {folder}/test.de -m bleu > {folder}/bleu.json",
@@ -142,16 +173,11 @@ def evaluation(model: Model, updates: int) -> Job:
         ),
         Step(
             "probing",
-            f"python {shlex.quote(str(HERE / 'probe.py'))} data-bin --path {checkpoint} --cpu --probes {probes} "
+            f"python {shlex.quote(str(HERE / 'probe.py'))} data-bin --path {checkpoint} {overrides}--cpu --probes {probes} "
             f"--json {folder}/probes.json",
             f"{name}.probe.log",
         ),
     ]
-    if model.has_gates:
-        trap = f"--gen-subset {PROBES['probe-collocation']} --json {folder}/trap-gates.json --figure {folder}/{FIGURE}"
-        commands = f"{analyze} --gen-subset test --json {folder}/gates.json\n{analyze} {trap}"
-        steps.append(Step("gates", commands, f"{name}.gates.log"))
-    return Job(model.name, steps)
 
 
 def slug(name: str) -> str:
@@ -252,14 +278,17 @@ def failure(job: Job, log: Path, status: int) -> str:
 def read_results(models: Sequence[Model], directory: Path) -> Dict[str, Dict[str, Any]]:
     """Everything that was measured, by model."""
 
-    def load(model: Model, name: str) -> Any:
-        return json.loads((directory / "models" / slug(model.name) / name).read_text(encoding="utf-8"))
+    def load(row: str, name: str) -> Any:
+        return json.loads((directory / "models" / slug(row) / name).read_text(encoding="utf-8"))
 
     results = {}
     for model in models:
-        results[model.name] = {"bleu": load(model, "bleu.json"), "probes": load(model, "probes.json")}
+        for row in (model.name, *(ablation for ablation, _ in model.ablations)):
+            results[row] = {"bleu": load(row, "bleu.json"), "probes": load(row, "probes.json")}
         if model.has_gates:
-            results[model.name].update(gates=load(model, "gates.json"), trap_gates=load(model, "trap-gates.json"))
+            results[model.name].update(
+                gates=load(model.name, "gates.json"), trap_gates=load(model.name, "trap-gates.json")
+            )
     return results
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import logging
 import warnings
 from pathlib import Path
@@ -14,6 +15,7 @@ from fairseq import checkpoint_utils, utils
 import fairseq_ctxgates  # noqa: F401  registers what a checkpoint may be made of
 from fairseq_ctxgates.data.side_stream import find_splits
 from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.tasks.context_translation import ContextTranslationTask
 
 
 def add_inference_options(parser: argparse.ArgumentParser) -> None:
@@ -27,12 +29,19 @@ def add_inference_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_batch_options(parser: argparse.ArgumentParser) -> None:
-    """How large a batch is and where it is computed."""
+    """How large a batch is, where it is computed, and with which of the model's options changed."""
     parser.add_argument("--max-tokens", type=int, metavar="N", help="maximum number of tokens in a batch")
     parser.add_argument(
         "--batch-size", type=int, metavar="N", help="maximum number of sentences in a batch (default: 64)"
     )
     parser.add_argument("--cpu", action="store_true", help="use the CPU even where there is a GPU")
+    parser.add_argument(
+        "--model-overrides",
+        type=ast.literal_eval,
+        default={},
+        metavar="DICT",
+        help="options that replace those of training, as fairseq-generate's: \"{'inter_sentence_ablation': 'null'}\"",
+    )
 
 
 def quiet_logging() -> None:
@@ -65,6 +74,8 @@ class Inference:
             )
         except FileNotFoundError as error:
             raise UserError(f"{error.filename} not found: give the --destdir of fairseq-preprocess") from error
+        if isinstance(self.task, ContextTranslationTask):
+            self.task.refuse_unread_overrides(overrides)
         self.device = torch.device("cuda" if torch.cuda.is_available() and not cpu else "cpu")
         self.model.to(self.device).eval()
 
@@ -73,7 +84,7 @@ class Inference:
         """What the options of :func:`add_inference_options` ask for, with these overrides."""
         languages = {"source_lang": args.source_lang, "target_lang": args.target_lang}
         overrides.update({name: language for name, language in languages.items() if language})
-        return cls(args.path, args.data, args.cpu, **overrides)
+        return cls(args.path, args.data, args.cpu, **{**args.model_overrides, **overrides})
 
     def load_split(self, split: str) -> Any:
         """The dataset of a split.

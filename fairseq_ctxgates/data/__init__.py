@@ -2,7 +2,9 @@
 
 from typing import Tuple, Type
 
+from fairseq_ctxgates.data.concatenated_sentences import ConcatenatedSentences
 from fairseq_ctxgates.data.gate_labels import GateLabels
+from fairseq_ctxgates.data.preceding_sentences import PrecedingSentences
 from fairseq_ctxgates.data.side_stream import SideStream
 
-STREAMS: Tuple[Type[SideStream], ...] = (GateLabels,)
+STREAMS: Tuple[Type[SideStream], ...] = (GateLabels, PrecedingSentences, ConcatenatedSentences)

@@ -1,7 +1,7 @@
 """The labels z* of regularized context gates, one for each target token (Li et al. 2020, equation 7)."""
 
 from dataclasses import dataclass, field
-from typing import Any, Dict
+from typing import AbstractSet, Any, Dict
 
 import numpy as np
 import torch
@@ -30,11 +30,12 @@ class GateLabels(SideStream):
     have no label; padded on the side the target is padded on."""
 
     name = "gate"
-    made_by = "ctxgates gate-labels"
+    made_by = "ctxgates gate-labels {data} -s {source} -t {target}"
+    train_only = True
     Config = GateLabelsConfig
 
     @classmethod
-    def is_wanted(cls, config: Any) -> bool:
+    def is_wanted(cls, config: Any, required: AbstractSet[str]) -> bool:
         return bool(config.load_gate_labels)
 
     @classmethod
@@ -49,10 +50,10 @@ class GateLabels(SideStream):
                 f"for {target.sizes[first]} target tokens"
             )
 
-    def add_to_batch(self, batch: Dict[str, Any], dataset: Any) -> None:
+    def add_to_batch(self, batch: Dict[str, Any]) -> None:
         labels = [self.rows[index] for index in batch["id"].tolist()]
         batch["gate_labels"] = data_utils.collate_tokens(
-            labels, pad_idx=IGNORE, left_pad=dataset.left_pad_target, pad_to_length=batch["target"].size(1)
+            labels, pad_idx=IGNORE, left_pad=self.dataset.left_pad_target, pad_to_length=batch["target"].size(1)
         )
         assert batch["gate_labels"].shape == batch["target"].shape
 

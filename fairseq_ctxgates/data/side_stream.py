@@ -17,13 +17,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Dict, List, Optional, Sequence, Tuple, Type
+from typing import AbstractSet, Any, ClassVar, Dict, List, Optional, Sequence, Tuple, Type
 
 import numpy as np
 import torch
-from fairseq.data import ConcatDataset
+from fairseq.data import ConcatDataset, Dictionary, IndexedRawTextDataset, LanguagePairDataset
 from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetBuilder, infer_dataset_impl
 from fairseq.dataclass import FairseqDataclass
+from torch import Tensor
 
 from fairseq_ctxgates.errors import UserError
 
@@ -39,11 +40,12 @@ class Split:
     target_lang: str
 
     def side_prefix(self, lang: str) -> Path:
-        """The path of one language's data without ``.bin`` or ``.idx``; UserError when the split is not there."""
+        """The path of one language's data without ``.bin`` or ``.idx``, or of its text where that is what is read
+        (``--dataset-impl raw``); UserError when the split is not there."""
         pairs = (f"{self.source_lang}-{self.target_lang}", f"{self.target_lang}-{self.source_lang}")
         for pair in pairs:
             prefix = self.data_dir / f"{self.name}.{pair}.{lang}"
-            if prefix.with_name(prefix.name + ".idx").exists():
+            if Path(f"{prefix}.idx").exists() or prefix.exists():
                 return prefix
         raise UserError(
             f"{self.data_dir}/{self.name}.{pairs[0]}.{lang}.idx not found (nor {self.name}.{pairs[1]}.{lang}.idx): "
@@ -56,12 +58,19 @@ class Split:
             raise UserError(f"{path} not found: fairseq-preprocess writes it beside the data; copy it there")
         return path
 
-    def load_side(self, lang: str) -> MMapIndexedDataset:
-        """The token ids of one language, memory-mapped; UserError when the files are empty, truncated or of another
-        ``--dataset-impl`` than mmap."""
-        rows = load_rows(self.side_prefix(lang))
+    def is_text(self, lang: str) -> bool:
+        """Whether one language's data are text, not binarized (``--dataset-impl raw``)."""
+        return not Path(f"{self.side_prefix(lang)}.idx").exists()
+
+    def load_side(self, lang: str) -> Any:
+        """The token ids of one language, memory-mapped where they are binarized; UserError when the files are empty,
+        truncated or of another ``--dataset-impl`` than mmap and raw."""
+        prefix = self.side_prefix(lang)
+        if self.is_text(lang):
+            return IndexedRawTextDataset(str(prefix), Dictionary.load(str(self.dictionary_path(lang))))
+        rows = load_rows(prefix)
         if len(rows) == 0:
-            raise UserError(f"{self.side_prefix(lang)}.bin holds no sentence: was the text file empty?")
+            raise UserError(f"{prefix}.bin holds no sentence: was the text file empty?")
         return rows
 
     def stream_prefix(self, stream_name: str) -> Path:
@@ -79,7 +88,7 @@ def find_splits(data_dir: Path, source_lang: str, target_lang: str) -> List[Spli
         raise UserError(f"{data_dir} is not a directory: give the --destdir of fairseq-preprocess")
     pattern = re.compile(
         rf"(?P<name>[^.]+)\.(?:{re.escape(source_lang)}-{re.escape(target_lang)}|"
-        rf"{re.escape(target_lang)}-{re.escape(source_lang)})\.{re.escape(source_lang)}\.idx"
+        rf"{re.escape(target_lang)}-{re.escape(source_lang)})\.{re.escape(source_lang)}(?:\.idx)?"
     )
     matches = (pattern.fullmatch(path.name) for path in data_dir.iterdir())
     names = sorted({match["name"] for match in matches if match}, key=lambda name: (not name.startswith("train"), name))
@@ -121,7 +130,8 @@ def fingerprint(split: Split, sides: Sequence[str] = ("source", "target")) -> Di
         lang = split.source_lang if side == "source" else split.target_lang
         prefix = split.side_prefix(lang)
         digest = hashlib.blake2b(digest_size=16)
-        for path in (split.dictionary_path(lang), Path(f"{prefix}.idx"), Path(f"{prefix}.bin")):
+        data = [prefix] if split.is_text(lang) else [Path(f"{prefix}.idx"), Path(f"{prefix}.bin")]
+        for path in (split.dictionary_path(lang), *data):
             with open(path, "rb") as stream:
                 for block in iter(lambda: stream.read(1 << 20), b""):
                     digest.update(block)
@@ -190,40 +200,73 @@ class SideStream(ABC):
     """The rows of one stream for one dataset, in the dataset's order, and what they add to a batch.
 
     A subclass says its file name (``name``), the command that makes it (``made_by``), the sides its rows depend on
-    (``sides``) and the task options it adds (``Config``).
+    (``sides``), whether other splits than train can do without it (``train_only``), what it adds to a batch's
+    ``net_input`` (``inputs``) and the task options it adds (``Config``).
+
+    Args:
+        rows: what was loaded
+        dataset: what fairseq built, which the stream is joined to
+        config: the task's options
     """
 
     name: ClassVar[str]
     made_by: ClassVar[str]
     sides: ClassVar[Tuple[str, ...]] = ("source", "target")
+    train_only: ClassVar[bool] = False
+    inputs: ClassVar[Tuple[str, ...]] = ()
     Config: ClassVar[Type[FairseqDataclass]]
 
-    def __init__(self, rows: Any) -> None:
+    def __init__(self, rows: Any, dataset: LanguagePairDataset, config: Any) -> None:
         self.rows = rows
+        self.dataset = dataset
+        self.config = config
 
     @classmethod
     @abstractmethod
-    def is_wanted(cls, config: Any) -> bool:
-        """Whether the task's options ask for this stream."""
+    def is_wanted(cls, config: Any, required: AbstractSet[str]) -> bool:
+        """Whether the task's options ask for this stream, or the models, which require the streams of these names."""
+
+    @classmethod  # noqa: B027  most streams have nothing to check
+    def check_models(cls, config: Any, required: AbstractSet[str]) -> None:
+        """Raise UserError where the options and what the models require contradict each other."""
 
     @classmethod
     def exists(cls, split: Split) -> bool:
         return Path(f"{split.stream_prefix(cls.name)}.idx").exists()
 
     @classmethod
-    def load(cls, splits: Sequence[Split], sample_ratios: Sequence[int]) -> SideStream:
-        """Load and check the stream of one split, or of several that fairseq joins to one dataset.
+    def load(
+        cls, splits: Sequence[Split], sample_ratios: Sequence[int], dataset: LanguagePairDataset, config: Any
+    ) -> SideStream:
+        """Load and check the stream of one split, or of several that fairseq joined to one dataset.
 
         Raises:
             UserError: a stream is missing, damaged, or was made for other data than what lies beside it.
         """
-        parts = [cls._load_split(split) for split in splits]
-        return cls(parts[0] if len(parts) == 1 else ConcatDataset(parts, list(sample_ratios)))
+        return cls(cls.join([cls._load_split(split) for split in splits], sample_ratios), dataset, config)
+
+    @classmethod
+    def join(cls, parts: Sequence[MMapIndexedDataset], sample_ratios: Sequence[int]) -> Any:
+        """The rows of several splits as those of one, each split repeated as fairseq repeats its data."""
+        return parts[0] if len(parts) == 1 else ConcatDataset(parts, list(sample_ratios))
+
+    @classmethod
+    def of_lines(cls, dataset: LanguagePairDataset, line_before: Optional[Tensor], config: Any) -> Optional[SideStream]:
+        """The stream of lines that fairseq-interactive reads, made from the lines; None if it has nothing for them.
+
+        Args:
+            dataset: the lines of a buffer
+            line_before: token ids of the last line of the buffer before, or None
+            config: the task's options
+        """
+        return None
 
     @classmethod
     def _load_split(cls, split: Split) -> MMapIndexedDataset:
         prefix = split.stream_prefix(cls.name)
-        remedy = f"run: {cls.made_by} {split.data_dir} -s {split.source_lang} -t {split.target_lang}"
+        remedy = "run: " + cls.made_by.format(
+            data=split.data_dir, source=split.source_lang, target=split.target_lang, split=split.name
+        )
         if not cls.exists(split):
             raise UserError(f"{prefix}.idx not found; {remedy}")
         try:
@@ -252,15 +295,20 @@ class SideStream(ABC):
             prefix = split.stream_prefix(cls.name)
             raise UserError(f"{prefix}.idx has {len(rows)} rows for {sentences} sentences")
 
+    def is_kept(self) -> Optional[np.ndarray]:
+        """Which sentences are trained on, a boolean for each; None: all."""
+        return None
+
     def num_tokens(self, indices: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        """How many tokens each sentence counts towards ``--max-tokens``, given what it counted without this stream."""
+        """How many tokens each of these sentences, which may be batched together, counts towards ``--max-tokens``,
+        given what it counted without this stream."""
         return tokens
 
-    @abstractmethod
-    def add_to_batch(self, batch: Dict[str, Any], dataset: Any) -> None:
-        """Add this stream's tensors to a batch that fairseq's collater made, in the order of ``batch["id"]``.
+    def padded_lengths(self, indices: np.ndarray) -> Optional[np.ndarray]:
+        """The lengths of the rows where they are padded to a tensor of their own: batches then bring together rows of
+        similar length. None where they are not."""
+        return None
 
-        Args:
-            batch: fairseq's batch of B sentences
-            dataset: the ``LanguagePairDataset`` it comes from, which knows the padding sides
-        """
+    @abstractmethod
+    def add_to_batch(self, batch: Dict[str, Any]) -> None:
+        """Add this stream's tensors to a batch that fairseq's collater made, in the order of ``batch["id"]``."""

@@ -1,9 +1,11 @@
-"""The dataset that joins side streams to the one fairseq built."""
+"""The datasets that join side streams to the one fairseq built."""
 
-from typing import Any, Dict, List, Sequence
+import math
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
-from fairseq.data import BaseWrapperDataset, FairseqDataset, LanguagePairDataset
+from fairseq import utils
+from fairseq.data import BaseWrapperDataset, FairseqDataset, LanguagePairDataset, data_utils
 
 from fairseq_ctxgates.data.side_stream import SideStream
 
@@ -13,18 +15,28 @@ class SideStreamDataset(BaseWrapperDataset):
 
     ``BaseWrapperDataset`` leaves batching to the inner dataset, which knows nothing of the streams; here it is the
     wrapper's own, so that what a stream adds counts towards ``--max-tokens``.
+
+    Args:
+        is_kept: which sentences are in batches, a boolean for each; None: all
     """
 
-    def __init__(self, dataset: LanguagePairDataset, streams: Sequence[SideStream]) -> None:
+    def __init__(
+        self, dataset: LanguagePairDataset, streams: Sequence[SideStream], is_kept: Optional[np.ndarray] = None
+    ) -> None:
         super().__init__(dataset)
         self.streams = tuple(streams)
+        self.is_kept = is_kept
 
     def collater(self, samples: List[Dict[str, Any]], **kwargs: Any) -> Dict[str, Any]:
         batch: Dict[str, Any] = self.dataset.collater(samples, **kwargs)
         if batch:
             for stream in self.streams:
-                stream.add_to_batch(batch, self.dataset)
+                stream.add_to_batch(batch)
         return batch
+
+    def ordered_indices(self) -> np.ndarray:
+        indices = self.dataset.ordered_indices()
+        return indices if self.is_kept is None else indices[self.is_kept[indices]]
 
     def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
         tokens = self.dataset.num_tokens_vec(indices)
@@ -35,7 +47,44 @@ class SideStreamDataset(BaseWrapperDataset):
     def num_tokens(self, index: int) -> int:
         return int(self.num_tokens_vec(np.array([index]))[0])
 
-    batch_by_size = FairseqDataset.batch_by_size
+    def batch_by_size(
+        self,
+        indices: np.ndarray,
+        max_tokens: Optional[int] = None,
+        max_sentences: Optional[int] = None,
+        required_batch_size_multiple: int = 1,
+    ) -> Any:
+        """As fairseq's. Where a stream is padded to a tensor of its own, batches are made of sentences that are alike
+        in source and in stream; one that only the stream makes longer than ``max_tokens`` is a batch of its own."""
+        lengths = [
+            of_stream
+            for of_stream in (stream.padded_lengths(indices) for stream in self.streams)
+            if of_stream is not None
+        ]
+        if not lengths:
+            return FairseqDataset.batch_by_size(self, indices, max_tokens, max_sentences, required_batch_size_multiple)
+        batches: List[np.ndarray] = []
+        if not len(indices):  # every sentence was too long
+            return batches
+        for band in _bands(self.dataset.num_tokens_vec(indices), np.maximum.reduce(lengths), max_tokens, max_sentences):
+            members = indices[band]
+            tokens = self.num_tokens_vec(members)
+            if max_tokens is not None:
+                tokens = np.minimum(tokens, np.maximum(self.dataset.num_tokens_vec(members), max_tokens))
+            made = data_utils.batch_by_size(
+                members,
+                num_tokens_fn=self.num_tokens,
+                num_tokens_vec=tokens.astype(np.int64),
+                max_tokens=max_tokens,
+                max_sentences=max_sentences,
+                required_batch_size_multiple=required_batch_size_multiple,
+            )
+            batches += made
+            # fairseq's main drops a last batch of no multiple (its issue 5036): that would be one of every band.
+            left_out = members[sum(map(len, made)) :]
+            if len(left_out):
+                batches.append(left_out)
+        return batches
 
     # `fairseq-generate --replace-unk` reads the raw text through these.
     @property
@@ -45,3 +94,44 @@ class SideStreamDataset(BaseWrapperDataset):
     @property
     def tgt(self) -> Any:
         return self.dataset.tgt
+
+
+def _bands(
+    tokens: np.ndarray, lengths: np.ndarray, max_tokens: Optional[int], max_sentences: Optional[int]
+) -> Iterator[np.ndarray]:
+    """Cut the sentences, which fairseq has ordered by source length, into √n bands of as many tokens each, n being the
+    number of batches, and order each band by the stream's lengths: so a band makes √n batches, and a batch takes 1/√n
+    of the range of either length.
+
+    Args:
+        tokens: of each sentence, without the stream
+        lengths: the length of each one's row in the stream
+    """
+    total = np.cumsum(tokens + lengths)
+    batches = max(total[-1] / (max_tokens or math.inf), len(tokens) / (max_sentences or math.inf), 1)
+    bands = math.ceil(math.sqrt(batches))
+    for members in np.split(np.arange(len(tokens)), np.searchsorted(total, total[-1] * np.arange(1, bands) / bands)):
+        if len(members):
+            yield members[np.argsort(lengths[members], kind="stable")]
+
+
+class LineDataset(SideStreamDataset):
+    """The lines of a buffer of fairseq-interactive, which rebuilds each batch from ``src_tokens`` and ``src_lengths``
+    and drops the rest. It is done with one batch before it asks for the next, so the last one handed out is the one
+    that it translates."""
+
+    _handed_out: Optional[Dict[str, Any]] = None
+
+    def collater(self, samples: List[Dict[str, Any]], **kwargs: Any) -> Dict[str, Any]:
+        self._handed_out = super().collater(samples, **kwargs)
+        return self._handed_out
+
+    def complete(self, sample: Dict[str, Any]) -> Dict[str, Any]:
+        """A batch that fairseq-interactive rebuilt, with what it dropped."""
+        source = sample["net_input"]["src_tokens"]
+        assert self._handed_out is not None and self._handed_out["net_input"]["src_tokens"].shape == source.shape
+        streams = {
+            name: value for name, value in self._handed_out["net_input"].items() if name not in sample["net_input"]
+        }
+        streams = utils.apply_to_sample(lambda tensor: tensor.to(source.device), streams)
+        return {**sample, "net_input": {**sample["net_input"], **streams}}

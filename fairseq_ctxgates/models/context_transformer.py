@@ -2,6 +2,8 @@
 
 from typing import Any, Dict, List, Optional, Tuple
 
+import torch
+from fairseq import utils
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.distributed import fsdp_wrap
 from fairseq.models import register_model
@@ -10,18 +12,71 @@ from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from torch import Tensor, nn
 
 from fairseq_ctxgates.compat import EncoderLayer
-from fairseq_ctxgates.models.transformer_config import preset, transformer_config
-from fairseq_ctxgates.modules.decoder_layer import ContextDecoderLayer, IncrementalState
+from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.models.transformer_config import ContextTransformerConfig, preset, transformer_config
+from fairseq_ctxgates.modules.decoder_layer import (
+    ContextDecoderLayer,
+    IncrementalState,
+    LayerOutput,
+    inter_sentence_layers,
+)
 from fairseq_ctxgates.modules.dropout import replace_dropout
+from fairseq_ctxgates.modules.inter_sentence_gate import null_sentences, random_context, sentence_keys
 
 EncoderOut = Dict[str, List[Tensor]]
 
 
 class ContextTransformerEncoder(TransformerEncoderBase):
-    """fairseq's Transformer encoder, the same on both stacks."""
+    """fairseq's Transformer encoder, the same on both stacks, which also encodes the preceding sentence where there is
+    an inter-sentence gate for it."""
+
+    def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Module) -> None:
+        super().__init__(cfg, dictionary, embed_tokens)
+        self.eos = dictionary.eos()
+        self.encodes_preceding = bool(inter_sentence_layers(cfg))
+        self.ablation = str(cfg.mechanisms.inter_sentence_ablation)
 
     def build_encoder_layer(self, cfg: Any) -> nn.Module:
         return _wrap_layer(EncoderLayer(cfg), cfg)
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Optional[Tensor] = None,
+        return_all_hiddens: bool = False,
+        token_embeddings: Optional[Tensor] = None,
+        preceding_tokens: Optional[Tensor] = None,
+    ) -> EncoderOut:
+        """As fairseq's. With ``preceding_tokens``, (batch, preceding length), the result also has ``preceding_out``,
+        h_a, (preceding length, batch, embed dim), and ``preceding_padding_mask``, (batch, preceding length)."""
+        encoder_out: EncoderOut = super().forward(src_tokens, src_lengths, return_all_hiddens, token_embeddings)
+        if self.encodes_preceding:
+            if preceding_tokens is None:
+                raise ValueError("net_input has no preceding_tokens: is this the task context_translation?")
+            encoder_out.update(self.encode_preceding(preceding_tokens))
+            if self.ablation == "random":
+                encoder_out["sentence_keys"] = [sentence_keys(src_tokens, self.padding_idx)]
+        return encoder_out
+
+    def encode_preceding(self, tokens: Tensor) -> EncoderOut:
+        """Encode the preceding sentences; one that is longer than the model's positions is cut at its beginning."""
+        if self.ablation == "null":
+            tokens = null_sentences(tokens, self.eos)
+        if tokens.size(1) > self.max_positions():
+            tokens = utils.convert_padding_direction(tokens, self.padding_idx, right_to_left=True)
+            tokens = tokens[:, -self.max_positions() :]
+        encoded = super().forward(tokens)
+        return {
+            "preceding_out": encoded["encoder_out"],
+            "preceding_padding_mask": encoded["encoder_padding_mask"],
+        }
+
+    def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
+        reordered: EncoderOut = super().reorder_encoder_out(encoder_out, new_order)
+        for name, batch_dim in (("preceding_out", 1), ("preceding_padding_mask", 0), ("sentence_keys", 0)):
+            if name in encoder_out:
+                reordered[name] = [tensor.index_select(batch_dim, new_order) for tensor in encoder_out[name]]
+        return reordered
 
 
 class ContextTransformerDecoder(TransformerDecoderBase):
@@ -75,31 +130,39 @@ class ContextTransformerDecoder(TransformerDecoderBase):
         Returns:
             features, (batch, target length, embed dim), and a dictionary with ``attn``, a list of one (batch, target
             length, source length) or None; ``inner_states``, each layer's input and the last one's output, (target
-            length, batch, embed dim); and, if asked for, ``gates``: z, (target length, batch, embed dim), by the number
-            of its layer from 1 at the bottom, of the layers that ran (LayerDrop)
+            length, batch, embed dim); and, if asked for, ``gates`` and ``inter_sentence_gates``: z, (target length,
+            batch, embed dim), by the number of its layer from 1 at the bottom, of the layers that ran (LayerDrop)
         """
         if alignment_layer is None:
             alignment_layer = self.num_layers - 1
         x, padding_mask = self.embed(prev_output_tokens, incremental_state)
         future_mask = None if incremental_state is not None or full_context_alignment else self.buffered_future_mask(x)
-        source_padding = encoder_out["encoder_padding_mask"][0] if encoder_out["encoder_padding_mask"] else None
 
-        attention, inner_states, gates = None, [x], {}
+        attention, inner_states = None, [x]
+        gates: Dict[str, Dict[int, Tensor]] = {"gates": {}, "inter_sentence_gates": {}}
         for layer in self.layers:
-            x, layer_attention, gate = layer(
-                x,
-                encoder_out["encoder_out"][0],
-                source_padding,
-                incremental_state,
-                self_attn_mask=future_mask,
-                self_attn_padding_mask=padding_mask,
-                need_attn=return_attention and layer.number - 1 == alignment_layer,
+            output = LayerOutput(
+                *layer(
+                    x,
+                    encoder_out["encoder_out"][0],
+                    _first(encoder_out, "encoder_padding_mask"),
+                    incremental_state,
+                    self_attn_mask=future_mask,
+                    self_attn_padding_mask=padding_mask,
+                    need_attn=return_attention and layer.number - 1 == alignment_layer,
+                    preceding_out=_first(encoder_out, "preceding_out"),
+                    preceding_padding_mask=_first(encoder_out, "preceding_padding_mask"),
+                    preceding_context=self.random_context(encoder_out, layer.number, prev_output_tokens, x),
+                )
             )
+            x = output.x
             inner_states.append(x)
-            if layer_attention is not None:
-                attention = layer_attention[:alignment_heads].float().mean(dim=0).to(x)
-            if return_gates and gate is not None:
-                gates[layer.number] = gate
+            if output.attention is not None:
+                attention = output.attention[:alignment_heads].float().mean(dim=0).to(x)
+            if output.context_gate is not None:
+                gates["gates"][layer.number] = output.context_gate
+            if output.inter_sentence_gate is not None:
+                gates["inter_sentence_gates"][layer.number] = output.inter_sentence_gate
 
         if self.layer_norm is not None:
             x = self.layer_norm(x)
@@ -108,8 +171,20 @@ class ContextTransformerDecoder(TransformerDecoderBase):
             x = self.project_out_dim(x)
         extra: Dict[str, Any] = {"attn": [attention], "inner_states": inner_states}
         if return_gates:
-            extra["gates"] = gates
+            extra.update(gates)
         return x, extra
+
+    def random_context(
+        self, encoder_out: EncoderOut, layer: int, prev_output_tokens: Tensor, x: Tensor
+    ) -> Optional[Tensor]:
+        """What stands for the context of the preceding sentence in the ablation ``random``, of the shape of x; None
+        without it."""
+        keys = _first(encoder_out, "sentence_keys")
+        if keys is None:
+            return None
+        end = prev_output_tokens.size(1)
+        steps = torch.arange(end - x.size(0), end, device=x.device)  # the last one only in incremental decoding
+        return random_context(keys, layer, steps, x.size(-1)).to(x)
 
     def embed(self, tokens: Tensor, incremental_state: Optional[IncrementalState]) -> Tuple[Tensor, Optional[Tensor]]:
         """Embeddings with positions, (target length, batch, embed dim), and where padding is, (batch, target length),
@@ -139,12 +214,16 @@ class ContextTransformerModel(TransformerModelBase):
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
-        """Add this architecture's options to the command line. No defaults, which come from the dataclass."""
-        gen_parser_from_dataclass(parser, getattr(cls, "__dataclass")(), delete_default=True)
+        """Add the architectures' options to the command line. No defaults, which come from each one's own dataclass: a
+        flag that an architecture sets would become one that unsets it."""
+        gen_parser_from_dataclass(parser, ContextTransformerConfig(), delete_default=True)
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "ContextTransformerModel":
-        model = super().build_model(transformer_config(cfg), task)
+        cfg = transformer_config(cfg)
+        if inter_sentence_layers(cfg) and not hasattr(task.cfg, "load_preceding_sentences"):
+            raise UserError("--inter-sentence-gate needs --task context_translation, which loads preceding sentences")
+        model = super().build_model(cfg, task)
         replace_dropout(model)
         return model
 
@@ -162,6 +241,7 @@ class ContextTransformerModel(TransformerModelBase):
         src_lengths: Optional[Tensor],
         prev_output_tokens: Tensor,
         return_all_hiddens: bool = True,
+        preceding_tokens: Optional[Tensor] = None,
         **kwargs: Any,
     ) -> Tuple[Tensor, Dict[str, Any]]:
         """
@@ -169,12 +249,15 @@ class ContextTransformerModel(TransformerModelBase):
             src_tokens: (batch, source length)
             src_lengths: (batch,)
             prev_output_tokens: (batch, target length)
+            preceding_tokens: the preceding sentences, (batch, preceding length), for an inter-sentence gate
             kwargs: for the decoder, as ``return_gates``
 
         Returns:
             logits, (batch, target length, vocabulary), and the dictionary of the decoder
         """
-        encoder_out = self.encoder(src_tokens, src_lengths=src_lengths, return_all_hiddens=return_all_hiddens)
+        encoder_out = self.encoder(
+            src_tokens, src_lengths, return_all_hiddens=return_all_hiddens, preceding_tokens=preceding_tokens
+        )
         return self.decoder(prev_output_tokens, encoder_out=encoder_out, **kwargs)
 
     @property
@@ -182,9 +265,25 @@ class ContextTransformerModel(TransformerModelBase):
         """How many decoder layers have a context gate."""
         return self.cfg.decoder.layers if self.cfg.mechanisms.context_gate != "none" else 0
 
+    @property
+    def required_streams(self) -> Tuple[str, ...]:
+        """The side streams that the model's input needs, by name."""
+        return ("preceding",) if inter_sentence_layers(self.cfg) else ()
+
     def is_mechanism_parameter(self, name: str) -> bool:
         """Whether a parameter belongs to a mechanism, and so is not in a plain Transformer's checkpoint."""
-        return ".context_gate." in name
+        return any(f".{part}." in name for part in ("context_gate", "inter_sentence_gate", "preceding_attn"))
+
+    def starts_as(self, name: str) -> Optional[str]:
+        """The parameter that one of a mechanism's own starts as a copy of, in a warm start: attention over the
+        preceding sentence starts as that over the sentence."""
+        return name.replace(".preceding_attn.", ".encoder_attn.") if ".preceding_attn." in name else None
+
+
+def _first(encoder_out: EncoderOut, name: str) -> Optional[Tensor]:
+    """An entry of the encoder's output, which fairseq wraps in a list that may be empty."""
+    entry = encoder_out.get(name)
+    return entry[0] if entry else None
 
 
 def _wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
@@ -197,6 +296,7 @@ def _wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
 MECHANISMS: Dict[str, Dict[str, Any]] = {
     "context_transformer": {},
     "rcg_transformer": {"context_gate": "interpolate"},
+    "isg_transformer": {"inter_sentence_gate": True},
 }
 
 

@@ -1,21 +1,42 @@
 """The Transformer decoder layer that the mechanisms are put together in."""
 
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor
 
+from fairseq_ctxgates.layer_list import parse_layers
 from fairseq_ctxgates.modules.context_gate import ContextGate
+from fairseq_ctxgates.modules.inter_sentence_gate import InterSentenceGate
 from fairseq_ctxgates.modules.norm_order import NormOrder
 
 IncrementalState = Dict[str, Dict[str, Optional[Tensor]]]
+
+
+class Memory(NamedTuple):
+    """What attention reads: the encoding h of a sentence, (source length, batch, embed dim), and where its padding is,
+    (batch, source length), or None."""
+
+    states: Optional[Tensor]
+    padding_mask: Optional[Tensor]
+
+
+class LayerOutput(NamedTuple):
+    """What a layer returns, a plain tuple once activation checkpointing has handled it. Gates: (target length, batch,
+    embed dim); attention: (heads, batch, target length, source length)."""
+
+    x: Tensor
+    attention: Optional[Tensor]
+    context_gate: Optional[Tensor]
+    inter_sentence_gate: Optional[Tensor]
 
 
 class ContextDecoderLayer(TransformerDecoderLayerBase):
     """One decoder layer: target context, source context, what connects them, feed-forward.
 
     Its parts and parameter names are fairseq's, so that a plain Transformer's checkpoint fits; ``context_gate`` is
-    :class:`ContextGate` or None, in which case the layer is fairseq's.
+    :class:`ContextGate` or None, ``inter_sentence_gate`` is :class:`InterSentenceGate` or None. Without both the layer
+    is fairseq's.
 
     Args:
         cfg: the model's ``TransformerConfig``, with the mechanisms' options as ``cfg.mechanisms``
@@ -27,6 +48,11 @@ class ContextDecoderLayer(TransformerDecoderLayerBase):
         self.number = number
         self.norm_order = NormOrder(cfg.mechanisms.norm_order)
         self.context_gate = ContextGate(cfg) if cfg.mechanisms.context_gate != "none" else None
+        self.inter_sentence_gate, self.preceding_attn = None, None
+        if number in inter_sentence_layers(cfg):
+            is_closed = cfg.mechanisms.inter_sentence_ablation == "closed"
+            self.inter_sentence_gate = InterSentenceGate(self.embed_dim, self.embed_dim, is_closed)
+            self.preceding_attn = self.build_encoder_attention(self.embed_dim, cfg)
 
     def forward(
         self,
@@ -37,25 +63,31 @@ class ContextDecoderLayer(TransformerDecoderLayerBase):
         self_attn_mask: Optional[Tensor] = None,
         self_attn_padding_mask: Optional[Tensor] = None,
         need_attn: bool = False,
-    ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
+        preceding_out: Optional[Tensor] = None,
+        preceding_padding_mask: Optional[Tensor] = None,
+        preceding_context: Optional[Tensor] = None,
+    ) -> LayerOutput:
         """
         Args:
             x: c of the layer below, (target length, batch, embed dim)
-            encoder_out: h, (source length, batch, embed dim)
+            encoder_out: h, or h_b where there is an inter-sentence gate, (source length, batch, embed dim)
             encoder_padding_mask: (batch, source length), true at padding
             self_attn_mask: (target length, target length), added to the scores
             self_attn_padding_mask: (batch, target length), true at padding
-            need_attn: also return the attention over the source
-
-        Returns:
-            c' of the shape of x; the attention over the source, (heads, batch, target length, source length), or None;
-            the context gate z of the shape of x, or None
+            need_attn: also return the attention over the sentence
+            preceding_out: h_a, the encoding of the preceding sentence, (preceding length, batch, embed dim), for an
+                inter-sentence gate
+            preceding_padding_mask: (batch, preceding length), true at padding
+            preceding_context: what stands for c_a in the place of attention over the preceding sentence (an ablation)
         """
         target = self.target_context(x, incremental_state, self_attn_mask, self_attn_padding_mask)
         query = self.norm_order.input(self.encoder_attn_layer_norm, target)
-        source, attention = self.source_context(query, encoder_out, encoder_padding_mask, incremental_state, need_attn)
-        x, gate = self.connect(target, source, query)
-        return self.feed_forward(x), attention, gate
+        sentence, preceding = Memory(encoder_out, encoder_padding_mask), Memory(preceding_out, preceding_padding_mask)
+        source, attention, inter_sentence_gate = self.source_context(
+            query, sentence, preceding, incremental_state, need_attn, preceding_context
+        )
+        x, context_gate = self.connect(target, source, query)
+        return LayerOutput(self.feed_forward(x), attention, context_gate, inter_sentence_gate)
 
     def target_context(
         self,
@@ -80,24 +112,21 @@ class ContextDecoderLayer(TransformerDecoderLayerBase):
     def source_context(
         self,
         query: Tensor,
-        encoder_out: Tensor,
-        encoder_padding_mask: Optional[Tensor],
+        sentence: Memory,
+        preceding: Memory,
         incremental_state: Optional[IncrementalState],
         need_attn: bool,
-    ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Attention over the sentence, att(t, h), before any normalisation, and its weights if asked for."""
-        attended, attention = self.encoder_attn(
-            query=query,
-            key=encoder_out,
-            value=encoder_out,
-            key_padding_mask=encoder_padding_mask,
-            incremental_state=incremental_state,
-            # Keys and values are kept between decoding steps; without steps torch's own attention is faster.
-            static_kv=incremental_state is not None or need_attn,
-            need_weights=need_attn,
-            need_head_weights=need_attn,
-        )
-        return self.dropout_module(attended), attention
+        preceding_context: Optional[Tensor],
+    ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
+        """Attention over the sentence, mixed with that over the preceding sentence where there is a gate for it, before
+        any normalisation; the attention over the sentence if asked for; and the gate."""
+        context, attention = attend(self.encoder_attn, query, sentence, incremental_state, need_attn)
+        gate = None
+        if self.inter_sentence_gate is not None:
+            if preceding_context is None:
+                preceding_context, _ = attend(self.preceding_attn, query, preceding, incremental_state)
+            context, gate = self.inter_sentence_gate(query, context, preceding_context)
+        return self.dropout_module(context), attention, gate
 
     def connect(self, target: Tensor, source: Tensor, target_input: Tensor) -> Tuple[Tensor, Optional[Tensor]]:
         """Join t and att(t, h): by the residual connection, or by the context gate, which also gives z."""
@@ -110,3 +139,34 @@ class ContextDecoderLayer(TransformerDecoderLayerBase):
         hidden = self.activation_fn(self.fc1(self.norm_order.input(self.final_layer_norm, x)))
         branch = self.dropout_module(self.fc2(self.activation_dropout_module(hidden)))
         return self.norm_order.add(self.final_layer_norm, x, branch)
+
+
+def attend(
+    attention: Any,
+    query: Tensor,
+    memory: Memory,
+    incremental_state: Optional[IncrementalState] = None,
+    need_weights: bool = False,
+) -> Tuple[Tensor, Optional[Tensor]]:
+    """fairseq's attention over an encoded sentence, (target length, batch, embed dim), and its weights, (heads, batch,
+    target length, source length), if asked for."""
+    context, weights = attention(
+        query=query,
+        key=memory.states,
+        value=memory.states,
+        key_padding_mask=memory.padding_mask,
+        incremental_state=incremental_state,
+        # Keys and values are kept between decoding steps; without steps torch's own attention is faster.
+        static_kv=incremental_state is not None or need_weights,
+        need_weights=need_weights,
+        need_head_weights=need_weights,
+    )
+    return context, weights
+
+
+def inter_sentence_layers(cfg: Any) -> Tuple[int, ...]:
+    """The decoder layers with an inter-sentence gate, from 1 at the bottom."""
+    mechanisms = cfg.mechanisms
+    if not mechanisms.inter_sentence_gate:
+        return ()
+    return parse_layers(mechanisms.inter_sentence_layers, cfg.decoder.layers, "--inter-sentence-layers")

@@ -51,6 +51,9 @@ def vocabulary_size(split: Split, lang: str) -> int:
 def check_split(split: Split) -> None:
     """Raise UserError unless both sides can be read, are equally long and hold only words of their dictionaries."""
     langs = (split.source_lang, split.target_lang)
+    for lang in langs:
+        if split.is_text(lang):
+            raise UserError(f"{split.side_prefix(lang)} is text: binarize it with fairseq-preprocess")
     lengths = [len(split.load_side(lang)) for lang in langs]
     prefixes = [split.side_prefix(lang) for lang in langs]
     if lengths[0] != lengths[1]:

@@ -2,22 +2,25 @@
 
 import argparse
 import ast
+import functools
 import logging
 from dataclasses import dataclass, fields, is_dataclass, make_dataclass
 from itertools import count, takewhile
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, Type
 
+import numpy as np
 from fairseq import utils
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import II
+from torch import Tensor
 
 from fairseq_ctxgates.data import STREAMS
-from fairseq_ctxgates.data.side_stream import Split
-from fairseq_ctxgates.data.side_stream_dataset import SideStreamDataset
+from fairseq_ctxgates.data.side_stream import SideStream, Split
+from fairseq_ctxgates.data.side_stream_dataset import LineDataset, SideStreamDataset
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.warm_start import warm_start
 
@@ -46,28 +49,78 @@ class ContextTranslationTask(TranslationTask):
         super().__init__(cfg, src_dict, tgt_dict)
         self._models: List[Any] = []
         self._readable_options = {option.name for config in _config_groups() for option in fields(config)}
+        self._lines: Optional[LineDataset] = None
+        self._last_line: Optional[Tensor] = None
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
         """Load a split as fairseq does, and join the side streams to it.
 
         Raises:
-            UserError: a stream is missing on the training split, or does not fit the data.
+            UserError: a stream is missing, or does not fit the data.
         """
+        self._take_over_concatenation(kwargs.get("task_cfg"))
         is_train = split == self.cfg.train_subset
         parts = self._parts(split, epoch if is_train else 1, combine)
-        if any(stream.is_wanted(self.cfg) for stream in STREAMS):
+        streams = self._wanted_streams()
+        if streams:
             for part in parts:  # before fairseq fails on damaged files with an error that names none
                 part.load_side(self.cfg.source_lang)
         super().load_dataset(split, epoch, combine, **kwargs)
+        dataset = self.datasets[split]
         sample_ratios = [self.cfg.upsample_primary] + [1] * (len(parts) - 1)
-        streams = [
-            stream.load(parts, sample_ratios)
-            for stream in STREAMS
-            if stream.is_wanted(self.cfg) and (is_train or all(map(stream.exists, parts)))
+        loaded = [
+            stream.load(parts, sample_ratios, dataset, self.cfg)
+            for stream in streams
+            if is_train or not stream.train_only or all(map(stream.exists, parts))
         ]
-        if streams:
-            self.datasets[split] = SideStreamDataset(self.datasets[split], streams)
-            logger.info(f"{split}: side streams {', '.join(stream.name for stream in streams)}")
+        if loaded:
+            is_kept = self._kept_in_training(loaded, split) if is_train else None
+            self.datasets[split] = SideStreamDataset(dataset, loaded, is_kept)
+            logger.info(f"{split}: side streams {', '.join(stream.name for stream in loaded)}")
+
+    def _wanted_streams(self) -> List[Type[SideStream]]:
+        return [stream for stream in STREAMS if stream.is_wanted(self.cfg, self._required_streams)]
+
+    @property
+    def _required_streams(self) -> Set[str]:
+        """The names of the streams that the models at hand cannot do without, whatever the options say."""
+        return {name for model in self._models for name in getattr(model, "required_streams", ())}
+
+    def _take_over_concatenation(self, trained_with: Any) -> None:
+        """A model that was trained on concatenated sentences is given such also by fairseq-generate, which hands the
+        options that it was trained with to load_dataset."""
+        if self.cfg.concatenate_preceding is None:
+            self.cfg.concatenate_preceding = getattr(trained_with, "concatenate_preceding", None)
+
+    @staticmethod
+    def _kept_in_training(streams: Sequence[SideStream], split: str) -> Optional[np.ndarray]:
+        """Which sentences every stream keeps in training; None: all."""
+        decisions = [kept for kept in (stream.is_kept() for stream in streams) if kept is not None]
+        is_kept = np.logical_and.reduce(decisions) if decisions else np.ones(1, dtype=bool)
+        if is_kept.all():
+            return None
+        if not is_kept.any():
+            raise UserError(f"{split}: --preceding-length-ratio and --preceding-max-length leave no sentence")
+        logger.info(
+            f"{split}: {(~is_kept).sum():,} of {len(is_kept):,} sentences left out "
+            f"(--preceding-length-ratio, --preceding-max-length)"
+        )
+        return is_kept
+
+    def build_dataset_for_inference(
+        self, src_tokens: List[Tensor], src_lengths: List[int], constraints: Any = None
+    ) -> Any:
+        """The lines of a buffer of fairseq-interactive, with the streams that can be made from lines."""
+        dataset = super().build_dataset_for_inference(src_tokens, src_lengths, constraints)
+        streams = [stream.of_lines(dataset, self._last_line, self.cfg) for stream in self._wanted_streams()]
+        self._last_line = src_tokens[-1]
+        self._lines = LineDataset(dataset, [stream for stream in streams if stream is not None])
+        return self._lines
+
+    def inference_step(self, generator: Any, models: Any, sample: Dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        if self._lines is not None:
+            sample = self._lines.complete(sample)
+        return super().inference_step(generator, models, sample, *args, **kwargs)
 
     def _parts(self, split: str, epoch: int, combine: bool) -> List[Split]:
         """The splits that fairseq joined to this one: itself, and with ``combine`` also ``valid1``, ``valid2``, ..."""
@@ -84,6 +137,10 @@ class ContextTranslationTask(TranslationTask):
         model = super().build_model(cfg, from_checkpoint)
         self._readable_options |= _model_options(cfg)
         self._models.append(model)
+        if from_checkpoint and not hasattr(model, "required_streams"):
+            _ignore_streams(model)
+        # Sources that are made longer, by concatenation, are made no longer than every model can read.
+        self.cfg.max_source_positions = min(self.cfg.max_source_positions, _max_source_positions(model))
         checkpoint = getattr(cfg, "warm_start", None)
         if checkpoint and not from_checkpoint:
             warm_start(model, checkpoint)
@@ -102,7 +159,7 @@ class ContextTranslationTask(TranslationTask):
 
     def build_criterion(self, cfg: Any, *others: Any, **kwargs: Any) -> Any:
         self._readable_options |= set(cfg)
-        self._refuse_unread_overrides()
+        self._check_options()
         criterion = super().build_criterion(cfg, *others, **kwargs)
         for model in self._models:
             if hasattr(criterion, "check_model"):
@@ -111,13 +168,18 @@ class ContextTranslationTask(TranslationTask):
 
     def build_generator(self, models: Any, args: Any, *others: Any, **kwargs: Any) -> Any:
         if self._models:  # else it is the generator of --eval-bleu, which is built with the first model
-            self._refuse_unread_overrides()
+            self._check_options()
         return super().build_generator(models, args, *others, **kwargs)
 
-    def _refuse_unread_overrides(self) -> None:
-        """fairseq ignores a key of ``--model-overrides`` that nothing reads: a mistyped ablation would run as the full
-        model."""
-        overrides: Dict[str, Any] = ast.literal_eval(self.cfg.model_overrides or "{}")
+    def _check_options(self) -> None:
+        """Raise UserError where the options contradict what the models are."""
+        self.refuse_unread_overrides(ast.literal_eval(self.cfg.model_overrides or "{}"))
+        for stream in STREAMS:
+            stream.check_models(self.cfg, self._required_streams)
+
+    def refuse_unread_overrides(self, overrides: Iterable[str]) -> None:
+        """Raise UserError for a key of ``--model-overrides`` that nothing reads, which fairseq ignores: a mistyped
+        ablation would run as the full model."""
         unread = sorted(set(overrides) - self._readable_options)
         if unread:
             raise UserError(f"--model-overrides: nothing reads {', '.join(map(repr, unread))}; check the spelling")
@@ -129,6 +191,26 @@ def _is_there(split: Split) -> bool:
     except UserError:
         return False
     return True
+
+
+def _max_source_positions(model: Any) -> int:
+    positions = model.max_positions()
+    return int(positions[0] if isinstance(positions, tuple) else positions)
+
+
+def _ignore_streams(model: Any) -> None:
+    """Let a model that knows no streams stand in an ensemble beside one that does: both are given the same batch."""
+    names = {name for stream in STREAMS for name in stream.inputs}
+
+    def without_streams(forward: Callable) -> Callable:
+        @functools.wraps(forward)
+        def forward_without_streams(*args: Any, **net_input: Any) -> Any:
+            return forward(*args, **{name: value for name, value in net_input.items() if name not in names})
+
+        return forward_without_streams
+
+    for module in filter(None, (model, getattr(model, "encoder", None))):
+        module.forward = without_streams(module.forward)
 
 
 def _config_groups() -> List[Any]:
