@@ -4,8 +4,8 @@
 
 Both models run in one process over the same batches, in turn, block by block; the ratio of each pair of blocks is
 taken, and its median reported, beside the ratio that counting multiply-adds allows (``torch.utils.flop_counter`` over
-the matrix products of one batch, padding and output layer included; a training step is three times the forward pass).
-Needs torch 2.1 or later, for its counter.
+the matrix products of one batch, padding and output layer included, but for the padding of preceding sentences; a
+training step is three times the forward pass). Needs torch 2.1 or later, for its counter.
 """
 
 import argparse
@@ -52,16 +52,11 @@ def build_system(name: str, arguments: List[str], device: str) -> System:
 
 
 def first_batches(task: Any, count: int, max_tokens: int, device: str) -> List[Dict[str, Any]]:
-    """The first shuffled batches of the training split, with random gate labels."""
-    task.load_dataset("train")
+    """The first shuffled batches of the training split, with the side streams of the task's models."""
     batches = task.get_batch_iterator(
         task.dataset("train"), max_tokens=max_tokens, required_batch_size_multiple=8, seed=1
     ).next_epoch_itr()
-    chosen = []
-    for _, batch in zip(range(count), batches):
-        batch["gate_labels"] = torch.randint(0, 2, batch["target"].shape)
-        chosen.append(_to(batch, device))
-    return chosen
+    return [_to(batch, device) for _, batch in zip(range(count), batches)]
 
 
 def _to(value: Any, device: str) -> Any:
@@ -70,11 +65,28 @@ def _to(value: Any, device: str) -> Any:
     return value.to(device) if isinstance(value, torch.Tensor) else value
 
 
+def net_input(system: System, batch: Dict[str, Any]) -> Dict[str, Any]:
+    """The part of a batch's input that the system's model knows."""
+    known = {"src_tokens", "src_lengths", "prev_output_tokens"}
+    if getattr(system.model, "required_streams", ()):
+        return dict(batch["net_input"])
+    return {name: value for name, value in batch["net_input"].items() if name in known}
+
+
+def without_padding(batch: Dict[str, Any]) -> Dict[str, Any]:
+    """A batch as large as this one, with preceding sentences that have the mean of their lengths: for counting only."""
+    preceding = batch["net_input"].get("preceding_tokens")
+    if preceding is None:
+        return batch
+    length = round(preceding.ne(1).sum().item() / len(preceding))  # 1: fairseq's padding symbol
+    return {**batch, "net_input": {**batch["net_input"], "preceding_tokens": preceding[:, -length:]}}
+
+
 def train_on(system: System, batches: List[Dict[str, Any]]) -> int:
     """One optimizer step a batch; returns the number of target tokens."""
     system.model.train()
     system.criterion.train()
-    for batch in batches:
+    for batch in ({**batch, "net_input": net_input(system, batch)} for batch in batches):
         system.optimizer.zero_grad()
         loss, sample_size, _ = system.criterion(system.model, batch)
         (loss / sample_size).backward()
@@ -89,7 +101,7 @@ def decode(system: System, batches: List[Dict[str, Any]], beam: int, length: int
         [system.model], system.task.target_dictionary, beam_size=beam, max_len_b=length, min_len=length
     )
     for batch in batches:
-        generator.generate([system.model], {"net_input": {**batch["net_input"]}})
+        generator.generate([system.model], {"net_input": net_input(system, batch)})
     return sum(len(batch["id"]) for batch in batches) * length
 
 
@@ -103,7 +115,7 @@ def multiply_adds(run: Callable[[], Any]) -> int:
 def forward(system: System, batch: Dict[str, Any]) -> None:
     """One forward pass, every position through the output layer."""
     system.model.eval()
-    system.model(**batch["net_input"])
+    system.model(**net_input(system, batch))
 
 
 def compare(
@@ -178,17 +190,21 @@ def main() -> None:
     stock = build_system(
         "transformer", [*common, "--arch", "transformer", "--criterion", "label_smoothed_cross_entropy"], args.device
     )
-    own = ["--task", "context_translation", "--criterion", "gate_regularized_cross_entropy", "--load-gate-labels"]
-    ours = build_system(args.arch, [*common, "--arch", args.arch, *own], args.device)
+    gated = args.arch.startswith("rcg_")
+    own = ["--criterion", "gate_regularized_cross_entropy" if gated else "label_smoothed_cross_entropy"]
+    own += ["--load-gate-labels"] if gated else []
+    ours = build_system(args.arch, [*common, "--task", "context_translation", "--arch", args.arch, *own], args.device)
 
-    train_batches = first_batches(stock.task, args.batches, args.max_tokens, args.device)
-    decode_batches = first_batches(stock.task, 1, args.max_tokens // args.beam, args.device)
+    ours.task.load_dataset("train")
+    train_batches = first_batches(ours.task, args.batches, args.max_tokens, args.device)
+    decode_batches = first_batches(ours.task, 1, args.max_tokens // args.beam, args.device)
+    counted = [without_padding(decode_batches[0])]
     decode_counts = {
-        system.name: multiply_adds(lambda: decode(system, decode_batches, args.beam, args.length))  # noqa: B023
+        system.name: multiply_adds(lambda: decode(system, counted, args.beam, args.length))  # noqa: B023
         for system in (stock, ours)
     }
     train_counts = {
-        system.name: 3 * multiply_adds(lambda: forward(system, train_batches[0]))  # noqa: B023
+        system.name: sum(3 * multiply_adds(lambda: forward(system, without_padding(batch))) for batch in train_batches)  # noqa: B023
         for system in (stock, ours)
     }
     results = [

@@ -21,10 +21,11 @@ from tests.models import (
     norm_order_options,
 )
 
-# Sources of three lengths, so padded on the left; targets of one length, as while decoding.
+UNK = DICTIONARY.unk()
+# Sources of three lengths, so padded on the left; targets of one length, as while decoding. Unknown words in both.
 BATCH = make_batch(
-    sources=[[4, 5, 6, 7, 8], [9, 10], [11, 12, 13]],
-    targets=[[14, 15, 16, 17], [18, 19, 4, 5], [6, 7, 8, 9]],
+    sources=[[4, 5, UNK, 7, 8], [9, 10], [UNK, UNK, 13]],
+    targets=[[14, UNK, 16, 17], [18, 19, 4, 5], [6, 7, UNK, 9]],
 )
 # Read by the models that know preceding sentences, and left unread by the others.
 PRECEDING = torch.tensor([[PAD, PAD, 15, 16, EOS], [PAD, PAD, EOS, EOS, EOS], [4, 17, 18, 19, EOS]])
@@ -32,7 +33,21 @@ BATCH["net_input"]["preceding_tokens"] = PRECEDING
 SOURCE, LENGTHS = BATCH["net_input"]["src_tokens"], BATCH["net_input"]["src_lengths"]
 PREVIOUS = BATCH["net_input"]["prev_output_tokens"]
 
-MECHANISMS = ("context_transformer", "rcg_transformer", "isg_transformer")
+SMOOTHED = {"smoothing_side": "both", "smoothing_words": "all"}
+MECHANISMS = {
+    "none": ("context_transformer", {}),
+    "context gate": ("rcg_transformer", {}),
+    "inter-sentence gate": ("isg_transformer", {}),
+    "smoothing": ("car_transformer", SMOOTHED),
+    "smoothing of unknown words": ("car_transformer", {"smoothing": "ccwm", "smoothing_side": "both"}),
+    "all": ("rcg_transformer", {"inter_sentence_gate": True, "smoothing": "ccwm", **SMOOTHED}),
+}
+
+
+def make(mechanism: str, **options: Any) -> Any:
+    """A model with one of the mechanisms, or with all."""
+    arch, own = MECHANISMS[mechanism]
+    return make_model(arch, **{**own, **options})
 
 
 @pytest.fixture(autouse=True)
@@ -54,9 +69,9 @@ def encode(model: Any) -> Any:
 
 
 @pytest.mark.parametrize("options", [*map(norm_order_options, NORM_ORDERS), {"decoder_learned_pos": False}])
-@pytest.mark.parametrize("arch", MECHANISMS)
-def test_incremental_equals_full_decoding(arch: str, options: dict[str, Any]) -> None:
-    model = make_model(arch, **options)
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_incremental_equals_full_decoding(mechanism: str, options: dict[str, Any]) -> None:
+    model = make(mechanism, **options)
     logits, extra = model(**BATCH["net_input"], return_gates=True)
     encoder_out = encode(model)
     state: dict[str, Any] = {}
@@ -72,15 +87,18 @@ def test_incremental_equals_full_decoding(arch: str, options: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("position", [1, 3])
-@pytest.mark.parametrize("order", NORM_ORDERS)
-def test_no_look_ahead(order: str, position: int) -> None:
+@pytest.mark.parametrize(
+    ("mechanism", "order"),
+    [*(("context gate", order) for order in NORM_ORDERS), ("smoothing", "post"), ("all", "post")],
+)
+def test_no_look_ahead(mechanism: str, order: str, position: int) -> None:
     """A target word changes what comes after it and nothing before."""
-    model = make_model("rcg_transformer", **norm_order_options(order))
+    model = make(mechanism, **norm_order_options(order))
     changed = PREVIOUS.clone()
     changed[:, position] = 19
     logits, gates = [], []
     for previous in (PREVIOUS, changed):
-        step_logits, extra = model(SOURCE, LENGTHS, previous, return_gates=True)
+        step_logits, extra = model(SOURCE, LENGTHS, previous, preceding_tokens=PRECEDING, return_gates=True)
         logits.append(step_logits)
         gates.append(extra["gates"])
     assert_close(logits[0][:, :position], logits[1][:, :position])
@@ -90,22 +108,29 @@ def test_no_look_ahead(order: str, position: int) -> None:
         assert (gates[0][number] - gates[1][number])[position:].abs().amax(dim=(1, 2)).min() > 1e-4
 
 
-def test_padding_changes_nothing() -> None:
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_padding_changes_nothing(mechanism: str) -> None:
     """A sentence is decoded in a batch as it is alone."""
-    model = make_model("rcg_transformer")
+    model = make(mechanism)
     logits, extra = model(**BATCH["net_input"], return_gates=True)
     for row in range(len(SOURCE)):
         alone = SOURCE[row : row + 1, SOURCE[row].ne(PAD)]
-        row_logits, row_extra = model(alone, LENGTHS[row : row + 1], PREVIOUS[row : row + 1], return_gates=True)
+        row_logits, row_extra = model(
+            alone,
+            LENGTHS[row : row + 1],
+            PREVIOUS[row : row + 1],
+            preceding_tokens=PRECEDING[row : row + 1],
+            return_gates=True,
+        )
         assert_close(row_logits[0], logits[row])
         for number, gate in row_extra["gates"].items():
             assert_close(gate[:, 0], extra["gates"][number][:, row])
 
 
-@pytest.mark.parametrize("arch", MECHANISMS)
-def test_beams_are_reordered(arch: str) -> None:
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_beams_are_reordered(mechanism: str) -> None:
     """Three sentences with two beams each, which change places; then the first sentence is finished."""
-    model = make_model(arch)
+    model = make(mechanism)
     encoder_out = encode(model)
     rows = torch.tensor([0, 0, 1, 1, 2, 2])  # the sentence of each beam
     encoder_out = model.encoder.reorder_encoder_out(encoder_out, rows)
@@ -141,11 +166,11 @@ def without_targets(net_input: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in net_input.items() if name != "prev_output_tokens"}
 
 
-@pytest.mark.parametrize("arch", ["rcg_transformer", "isg_transformer"])
+@pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("ensemble", [False, True])
-def test_beam_search_scores_equal_forced_decoding(arch: str, ensemble: bool) -> None:
+def test_beam_search_scores_equal_forced_decoding(mechanism: str, ensemble: bool) -> None:
     """Alone, and with a plain Transformer: an ensemble averages probabilities."""
-    models = [make_model(arch), *([plain_transformer()] if ensemble else [])]
+    models = [make(mechanism), *([plain_transformer()] if ensemble else [])]
     generator = SequenceGenerator(models, DICTIONARY, beam_size=3, max_len_b=6)
     hypotheses = generator.generate(models, {"net_input": without_targets(BATCH["net_input"])})
     assert [len(beams) for beams in hypotheses] == [3, 3, 3]
@@ -173,9 +198,9 @@ def test_gated_and_plain_model_differ() -> None:
 # --- attention --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arch", MECHANISMS)
-def test_attention_is_a_distribution_over_the_source(arch: str) -> None:
-    attention = make_model(arch)(**BATCH["net_input"])[1]["attn"][0]
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_attention_is_a_distribution_over_the_source(mechanism: str) -> None:
+    attention = make(mechanism)(**BATCH["net_input"])[1]["attn"][0]
     assert attention.shape == (*PREVIOUS.shape, SOURCE.size(1))
     torch.testing.assert_close(attention.sum(dim=-1), torch.ones_like(attention[..., 0]))
     is_padding = SOURCE.eq(PAD).unsqueeze(1).expand_as(attention)
@@ -198,10 +223,10 @@ def test_attention_is_fairseqs(options: dict[str, Any]) -> None:
     torch.testing.assert_close(extra["attn"][0], expected["attn"][0])
 
 
-@pytest.mark.parametrize("arch", MECHANISMS)
-def test_alignment_of_translations(arch: str) -> None:
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_alignment_of_translations(mechanism: str) -> None:
     """``fairseq-generate --print-alignment``."""
-    model = make_model(arch)
+    model = make(mechanism)
     model.prepare_for_inference_(OmegaConf.create({"generation": {"beam": 2, "print_alignment": "hard"}}))
     generator = SequenceGeneratorWithAlignment([model], DICTIONARY, beam_size=2, max_len_b=5)
     hypotheses = generator.generate([model], {"net_input": without_targets(BATCH["net_input"])})

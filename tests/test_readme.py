@@ -5,46 +5,67 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Dict
 
 import pytest
 
-from tests.commands import make_pairs
+from tests.commands import PLAIN, make_pairs, train
 from tests.corpus import binarize
 
 README = Path(__file__).parent.parent / "README.md"
-SMALLER = {
-    "--arch rcg_transformer ": "--arch rcg_transformer_tiny ",
-    "--max-epoch 30": "--max-epoch 2",
-    "--num-epoch-checkpoints 5": "--num-epoch-checkpoints 2",
+SPLITS = {
+    name: make_pairs(number, seed) for seed, (name, number) in enumerate({"train": 30, "valid": 5, "test": 5}.items())
 }
 
 
-@pytest.mark.slow
-def test_pipeline(tmp_path: Path) -> None:
-    match = re.search(r"<!-- test: pipeline -->\n```bash\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+def run_block(name: str, smaller: Dict[str, str], folder: Path) -> str:
+    """Run the commands of a marked block in a folder, each text of ``smaller`` replaced, and return what they print."""
+    block = rf"<!-- test: {name} -->\n```bash\n(.*?)```"
+    match = re.search(block, README.read_text(encoding="utf-8"), re.DOTALL)
     assert match
     commands = match[1]
-    for full, small in SMALLER.items():
+    for full, small in smaller.items():
         assert full in commands
         commands = commands.replace(full, small)
-    splits = {
-        name: make_pairs(number, seed)
-        for seed, (name, number) in enumerate({"train": 30, "valid": 5, "test": 5}.items())
-    }
-    (tmp_path / "data-bin").mkdir()
-    binarize(tmp_path / "data-bin" / "X", splits, "de", "en", joined=True)
-
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     finished = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", commands],
-        cwd=tmp_path,
+        cwd=folder,
         env={**os.environ, "PATH": path, "CUDA_VISIBLE_DEVICES": ""},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
     assert finished.returncode == 0, finished.stdout
-    assert len(re.findall(r"^D-\d+", finished.stdout, re.MULTILINE)) == 5
-    assert "gate_agreement" in finished.stdout
+    return finished.stdout
+
+
+@pytest.mark.slow
+def test_pipeline(tmp_path: Path) -> None:
+    smaller = {
+        "--arch rcg_transformer ": "--arch rcg_transformer_tiny ",
+        "--max-epoch 30": "--max-epoch 2",
+        "--num-epoch-checkpoints 5": "--num-epoch-checkpoints 2",
+    }
+    binarize(tmp_path / "data-bin" / "X", SPLITS, "de", "en", joined=True)
+    output = run_block("pipeline", smaller, tmp_path)
+    assert len(re.findall(r"^D-\d+", output, re.MULTILINE)) == 5
+    assert "gate_agreement" in output
     assert (tmp_path / "checkpoints/rcg/average.pt").exists()
     assert (tmp_path / "gates.png").exists()
+
+
+@pytest.mark.slow
+def test_documents(tmp_path: Path) -> None:
+    smaller = {"--arch isg_transformer ": "--arch isg_transformer_tiny ", "--max-epoch 30": "--max-epoch 2"}
+    data = binarize(tmp_path / "data-bin" / "X", SPLITS, "de", "en", joined=True)
+    for split, pairs in SPLITS.items():
+        (tmp_path / f"{split}.docids").write_text("".join(f"document {row // 3}\n" for row in range(len(pairs))))
+    (tmp_path / "test.de").write_text("".join(f"{source}\n" for source, _ in SPLITS["test"]))
+    train(data, tmp_path / "checkpoints" / "transformer", *PLAIN, "--share-all-embeddings", "--max-epoch", 1)
+
+    output = run_block("documents", smaller, tmp_path)
+
+    generated, typed = output.split("Sentence buffer size:")
+    assert len(re.findall(r"^D-\d+", generated, re.MULTILINE)) == 5
+    assert len(re.findall(r"^D-\d+", typed, re.MULTILINE)) == 5

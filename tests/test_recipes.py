@@ -32,6 +32,6 @@ def test_there_are_commands() -> None:
 @pytest.mark.parametrize("arguments", [command for _, command in COMMANDS])
 def test_every_option_is_known_and_reaches_the_model(arguments: List[str]) -> None:
     args = options.parse_args_and_arch(options.get_training_parser(), arguments)
-    assert args.task == "context_translation"
-    assert args.arch.startswith("rcg_transformer")
-    assert args.criterion == "gate_regularized_cross_entropy"
+    assert args.task in ("context_translation", "translation")
+    if args.arch.startswith("rcg_"):
+        assert args.criterion == "gate_regularized_cross_entropy"

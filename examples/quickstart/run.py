@@ -42,9 +42,12 @@ STREAMS = {
 
 PLAIN_LOSS = "--criterion label_smoothed_cross_entropy --label-smoothing 0.1"
 GATE_LOSS = "--criterion gate_regularized_cross_entropy --label-smoothing 0.1 --gate-lambda 1.0"
-TRAINING = (
+TRANSFORMER = (
     "--encoder-layers 2 --decoder-layers 2 --encoder-embed-dim 64 --decoder-embed-dim 64 "
-    "--encoder-ffn-embed-dim 128 --decoder-ffn-embed-dim 128 --encoder-attention-heads 4 --decoder-attention-heads 4 "
+    "--encoder-ffn-embed-dim 128 --decoder-ffn-embed-dim 128 --encoder-attention-heads 4 --decoder-attention-heads 4"
+)
+RNNSEARCH = "--encoder-embed-dim 64 --encoder-hidden-size 128"
+TRAINING = (
     "--share-decoder-input-output-embed --dropout 0.1 --optimizer adam --adam-betas '(0.9, 0.98)' "
     "--lr 3e-3 --lr-scheduler inverse_sqrt --warmup-updates 200 --batch-size 64 --seed 1 --cpu --num-workers 0 "
     "--validate-interval 5 --save-interval 5 --no-epoch-checkpoints --log-format json --log-interval 20"
@@ -60,6 +63,7 @@ class Model(NamedTuple):
     streams: Tuple[str, ...] = ()
     has_gates: bool = False
     ablations: Tuple[Tuple[str, str], ...] = ()
+    size: str = TRANSFORMER
 
 
 MODELS = (
@@ -76,6 +80,13 @@ MODELS = (
         f"--task context_translation --load-preceding-sentences --arch isg_transformer {PLAIN_LOSS}",
         streams=("preceding sentences",),
         ablations=(("preceding is NULL", "{'inter_sentence_ablation': 'null'}"),),
+    ),
+    Model("smoothing", f"--task context_translation --arch car_transformer {PLAIN_LOSS}"),
+    Model(
+        "RNNSearch, inter-sentence gate",
+        f"--task context_translation --load-preceding-sentences --arch isg_rnnsearch {PLAIN_LOSS}",
+        streams=("preceding sentences",),
+        size=RNNSEARCH,
     ),
 )
 
@@ -142,7 +153,8 @@ def evaluation(model: Model, updates: int) -> Job:
     steps = [
         Step(
             "training",
-            f"fairseq-train data-bin {USER_DIR} {model.options} {TRAINING} --max-update {updates} --save-dir {folder}",
+            f"fairseq-train data-bin {USER_DIR} {model.options} {model.size} {TRAINING} --max-update {updates} "
+            f"--save-dir {folder}",
             f"{name}.train.log",
         ),
         *measurements(name, checkpoint),
@@ -182,7 +194,7 @@ def measurements(name: str, checkpoint: str, overrides: str = "") -> List[Step]:
 
 def slug(name: str) -> str:
     """A name as part of a file name."""
-    return name.replace(" ", "-")
+    return name.replace(",", "").replace(" ", "-")
 
 
 class Console:

@@ -1,5 +1,5 @@
 """Registers the architectures."""
 
-from fairseq_ctxgates.models import context_transformer
+from fairseq_ctxgates.models import context_transformer, rnnsearch
 
-__all__ = ["context_transformer"]
+__all__ = ["context_transformer", "rnnsearch"]

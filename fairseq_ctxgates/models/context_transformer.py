@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fairseq_ctxgates.compat import EncoderLayer
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.models.transformer_config import ContextTransformerConfig, preset, transformer_config
+from fairseq_ctxgates.modules.context_of_words import build_smoothing, embed_words
 from fairseq_ctxgates.modules.decoder_layer import (
     ContextDecoderLayer,
     IncrementalState,
@@ -27,17 +28,26 @@ EncoderOut = Dict[str, List[Tensor]]
 
 
 class ContextTransformerEncoder(TransformerEncoderBase):
-    """fairseq's Transformer encoder, the same on both stacks, which also encodes the preceding sentence where there is
-    an inter-sentence gate for it."""
+    """fairseq's Transformer encoder, the same on both stacks, over embeddings that may be smoothed; it also encodes the
+    preceding sentence where there is an inter-sentence gate for it."""
 
     def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Module) -> None:
         super().__init__(cfg, dictionary, embed_tokens)
         self.eos = dictionary.eos()
+        self.smoothing = build_smoothing(
+            cfg.mechanisms, "encoder", embed_tokens.embedding_dim, dictionary, self.embed_scale
+        )
         self.encodes_preceding = bool(inter_sentence_layers(cfg))
         self.ablation = str(cfg.mechanisms.inter_sentence_ablation)
 
     def build_encoder_layer(self, cfg: Any) -> nn.Module:
         return _wrap_layer(EncoderLayer(cfg), cfg)
+
+    def forward_embedding(self, src_tokens: Tensor, token_embedding: Optional[Tensor] = None) -> Tuple[Tensor, Tensor]:
+        if token_embedding is None:
+            token_embedding = embed_words(self.embed_tokens, src_tokens, self.smoothing)
+        embedded: Tuple[Tensor, Tensor] = super().forward_embedding(src_tokens, token_embedding)
+        return embedded
 
     def forward(
         self,
@@ -80,8 +90,14 @@ class ContextTransformerEncoder(TransformerEncoderBase):
 
 
 class ContextTransformerDecoder(TransformerDecoderBase):
-    """fairseq's Transformer decoder over :class:`ContextDecoderLayer`, with its own short loop over the layers: it
-    hands on what fairseq's loop throws away."""
+    """fairseq's Transformer decoder over :class:`ContextDecoderLayer` and embeddings that may be smoothed, with its own
+    short loop over the layers: it hands on what fairseq's loop throws away."""
+
+    def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Module) -> None:
+        super().__init__(cfg, dictionary, embed_tokens)
+        self.smoothing = build_smoothing(
+            cfg.mechanisms, "decoder", embed_tokens.embedding_dim, dictionary, self.embed_scale
+        )
 
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> nn.Module:
         # TransformerDecoderBase builds its layers in order, so the attribute counts them.
@@ -192,10 +208,11 @@ class ContextTransformerDecoder(TransformerDecoderBase):
         positions = None
         if self.embed_positions is not None:
             positions = self.embed_positions(tokens, incremental_state=incremental_state)
-        if incremental_state is not None:
+        last_only = incremental_state is not None
+        x = self.embed_scale * embed_words(self.embed_tokens, tokens, self.smoothing, last_only)
+        if last_only:
             tokens = tokens[:, -1:]
             positions = positions[:, -1:] if positions is not None else None
-        x = self.embed_scale * self.embed_tokens(tokens.contiguous())
         if self.quant_noise is not None:
             x = self.quant_noise(x)
         if self.project_in_dim is not None:
@@ -272,7 +289,8 @@ class ContextTransformerModel(TransformerModelBase):
 
     def is_mechanism_parameter(self, name: str) -> bool:
         """Whether a parameter belongs to a mechanism, and so is not in a plain Transformer's checkpoint."""
-        return any(f".{part}." in name for part in ("context_gate", "inter_sentence_gate", "preceding_attn"))
+        parts = ("context_gate", "inter_sentence_gate", "preceding_attn", "smoothing")
+        return any(f".{part}." in name for part in parts)
 
     def starts_as(self, name: str) -> Optional[str]:
         """The parameter that one of a mechanism's own starts as a copy of, in a warm start: attention over the
@@ -297,6 +315,7 @@ MECHANISMS: Dict[str, Dict[str, Any]] = {
     "context_transformer": {},
     "rcg_transformer": {"context_gate": "interpolate"},
     "isg_transformer": {"inter_sentence_gate": True},
+    "car_transformer": {"smoothing": "fcwm"},
 }
 
 

@@ -14,11 +14,12 @@ from fairseq.models.transformer import TransformerConfig
 
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.modules.context_gate import ContextGateConfig
+from fairseq_ctxgates.modules.context_of_words import SmoothingConfig
 from fairseq_ctxgates.modules.inter_sentence_gate import InterSentenceGateConfig
 
 
 @dataclass
-class MechanismsConfig(InterSentenceGateConfig, ContextGateConfig):
+class MechanismsConfig(SmoothingConfig, InterSentenceGateConfig, ContextGateConfig):
     """Every mechanism's options, as a model's parts read them: ``cfg.mechanisms``."""
 
     warm_start: Optional[str] = field(

@@ -34,8 +34,8 @@ def gru(state: Tensor, inputs: Tensor, recurrent: Tensor) -> Tensor:
 
 
 def initialize_gru(weight: Tensor, bias: Tensor) -> None:
-    """Start what gives a GRU's inputs or recurrent part: each of the three parts of the weight, (3 · state dim, input dim),
-    orthogonal where it is square, with Glorot's uniform distribution where it is not; no bias."""
+    """Start what gives a GRU's inputs or its recurrent part: each of the three parts of the weight, (3 · state dim,
+    input dim), orthogonal where it is square, from Glorot's uniform distribution where it is not; no bias."""
     for part in weight.data.chunk(3):
         if part.size(0) == part.size(1):
             nn.init.orthogonal_(part)
@@ -47,8 +47,8 @@ def initialize_gru(weight: Tensor, bias: Tensor) -> None:
 class BidirectionalGRU(nn.GRU):
     """torch's bidirectional GRU of one layer over packed sentences, on a CPU by a loop of its own.
 
-    torch's program for the CPU cuts every step's input out of one tensor, so that each step has a gradient of the size of
-    all steps, and leaves the products to MKL (see :func:`linear`).
+    torch's program for the CPU cuts every step's input out of one tensor, so that each step has a gradient of the size
+    of all steps, and leaves the products to MKL (see :func:`linear`).
 
     Args:
         input_dim: width of the input
