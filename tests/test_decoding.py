@@ -34,7 +34,7 @@ SOURCE, LENGTHS = BATCH["net_input"]["src_tokens"], BATCH["net_input"]["src_leng
 PREVIOUS = BATCH["net_input"]["prev_output_tokens"]
 
 SMOOTHED = {"smoothing_side": "both", "smoothing_words": "all"}
-MECHANISMS = {
+MECHANISMS: dict[str, Any] = {
     "none": ("context_transformer", {}),
     "context gate": ("rcg_transformer", {}),
     "inter-sentence gate": ("isg_transformer", {}),

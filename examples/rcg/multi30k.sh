@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Multi30k German-English: transformer, context gates, regularized context gates; the same budget for all.
+# Multi30k German-English: a plain model, context gates, regularized context gates; the same budget for all.
 #     examples/rcg/multi30k.sh TEXT_FOLDER [WORK_FOLDER]
-# TEXT_FOLDER holds {train,valid,test}.{de,en} (or .gz), tokenised. EPOCHS, SEED and EXTRA (more fairseq-train options,
-# such as --cpu or --fp16) come from the environment. What is there already is not made again.
+# TEXT_FOLDER holds {train,valid,test}.{de,en} (or .gz), tokenised. From the environment: SYSTEMS, the names of those below
+# (default: the three on the Transformer), EPOCHS, SEED, EXTRA (more fairseq-train options, such as --cpu or --fp16) and
+# DECODING (the same for fairseq-generate). What is there already is not made again.
 set -euo pipefail
-[ $# -ge 1 ] || { sed -n '2,6s/^# //p' "$0" >&2; exit 2; }
+[ $# -ge 1 ] || { sed -n '2,7s/^# //p' "$0" >&2; exit 2; }
 text=$1 work=${2:-multi30k} seed=${SEED:-1}
+read -ra systems <<<"${SYSTEMS:-transformer context_gates regularized_context_gates}"
 user_dir=$(ctxgates user-dir)
 mkdir -p "$work"
 
@@ -29,31 +31,39 @@ if [ ! -e "$work/data-bin/dict.en.txt" ]; then
 fi
 [ -e "$work/data-bin/train.gate.de-en.json" ] || ctxgates gate-labels "$work/data-bin" -s de -t en
 
-train() { # NAME OPTIONS...: 3 layers, 256 wide, 512 feed-forward, 4 heads
+train() { # NAME OPTIONS...
     local name=$1
     shift
+    [[ " ${systems[*]} " == *" $name "* ]] || return 0
     [ -e "$work/$name/checkpoint_best.pt" ] || fairseq-train "$work/data-bin" -s de -t en --user-dir "$user_dir" \
-        --encoder-layers 3 --decoder-layers 3 --encoder-embed-dim 256 --decoder-embed-dim 256 \
-        --encoder-ffn-embed-dim 512 --decoder-ffn-embed-dim 512 \
-        --encoder-attention-heads 4 --decoder-attention-heads 4 --share-all-embeddings \
-        --optimizer adam --adam-betas '(0.9, 0.98)' --lr 2e-3 --lr-scheduler inverse_sqrt --warmup-updates 1000 \
+        --share-all-embeddings --optimizer adam --adam-betas '(0.9, 0.98)' --lr 2e-3 --lr-scheduler inverse_sqrt --warmup-updates 1000 \
         --dropout 0.3 --label-smoothing 0.1 --max-tokens 4096 --max-epoch "${EPOCHS:-10}" --seed "$seed" \
         --no-epoch-checkpoints --save-dir "$work/$name" "$@" ${EXTRA:-}
 }
-gated="--task context_translation --load-gate-labels --arch rcg_transformer --criterion gate_regularized_cross_entropy"
-train transformer --arch transformer --criterion label_smoothed_cross_entropy
-train context_gates $gated --gate-lambda 0
-train regularized_context_gates $gated --gate-lambda 1.0
+plain="--criterion label_smoothed_cross_entropy"
+gated="--task context_translation --load-gate-labels --criterion gate_regularized_cross_entropy"
+size="--encoder-layers 3 --decoder-layers 3 --encoder-embed-dim 256 --decoder-embed-dim 256 --encoder-ffn-embed-dim 512
+    --decoder-ffn-embed-dim 512 --encoder-attention-heads 4 --decoder-attention-heads 4"
+train transformer --arch transformer $size $plain
+train context_gates --arch rcg_transformer $size $gated --gate-lambda 0
+train regularized_context_gates --arch rcg_transformer $size $gated --gate-lambda 1.0
+# The gates of Tu et al. 2017, and the same regularizer on them.
+size="--encoder-embed-dim 256 --encoder-hidden-size 256"
+train rnnsearch --task context_translation --arch rnnsearch $size $plain
+train rnnsearch_context_gates --arch ctxgate_rnnsearch $size $gated --gate-lambda 0
+train rnnsearch_regularized_context_gates --arch ctxgate_rnnsearch $size $gated --gate-lambda 1.0
 
-for name in transformer context_gates regularized_context_gates; do
+for name in "${systems[@]}"; do
     fairseq-generate "$work/data-bin" -s de -t en --user-dir "$user_dir" --task context_translation \
-        --path "$work/$name/checkpoint_best.pt" --beam 4 --remove-bpe --max-tokens 4096 >"$work/$name/test.out"
+        --path "$work/$name/checkpoint_best.pt" --beam 4 --remove-bpe --max-tokens 4096 ${DECODING:-} \
+        >"$work/$name/test.out"
     grep '^D-' "$work/$name/test.out" | sort -t- -k2 -n | cut -f3 >"$work/$name/test.hyp"
 done
 # The text is tokenised already, so BLEU counts its tokens as they are.
-sacrebleu "$work/test.en" -i "$work"/{transformer,context_gates,regularized_context_gates}/test.hyp \
-    --metrics bleu --tokenize none --paired-bs
-for name in context_gates regularized_context_gates; do
+hypotheses=("${systems[@]/#/$work/}")
+sacrebleu "$work/test.en" -i "${hypotheses[@]/%//test.hyp}" --metrics bleu --tokenize none ${systems[1]:+--paired-bs}
+for name in "${systems[@]}"; do
+    [[ $name == *context_gates ]] || continue
     ctxgates analyze gates "$work/data-bin" -s de -t en --path "$work/$name/checkpoint_best.pt" --gen-subset valid \
         --max-tokens 4096 --sentence 7 --figure "$work/$name/gates.png" --json "$work/$name/gates.json"
 done

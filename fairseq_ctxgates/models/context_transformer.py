@@ -6,14 +6,13 @@ import torch
 from fairseq import utils
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.distributed import fsdp_wrap
-from fairseq.models import register_model
 from fairseq.models.transformer import TransformerDecoderBase, TransformerEncoderBase, TransformerModelBase
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from torch import Tensor, nn
 
 from fairseq_ctxgates.compat import EncoderLayer
-from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.models.transformer_config import ContextTransformerConfig, preset, transformer_config
+from fairseq_ctxgates.models.presets import register_presets
+from fairseq_ctxgates.models.transformer_config import ContextTransformerConfig, transformer_config
 from fairseq_ctxgates.modules.context_of_words import build_smoothing, embed_words
 from fairseq_ctxgates.modules.decoder_layer import (
     ContextDecoderLayer,
@@ -22,7 +21,7 @@ from fairseq_ctxgates.modules.decoder_layer import (
     inter_sentence_layers,
 )
 from fairseq_ctxgates.modules.dropout import replace_dropout
-from fairseq_ctxgates.modules.inter_sentence_gate import null_sentences, random_context, sentence_keys
+from fairseq_ctxgates.modules.inter_sentence_gate import check_task, null_sentences, random_context, sentence_keys
 
 EncoderOut = Dict[str, List[Tensor]]
 
@@ -31,7 +30,7 @@ class ContextTransformerEncoder(TransformerEncoderBase):
     """fairseq's Transformer encoder, the same on both stacks, over embeddings that may be smoothed; it also encodes the
     preceding sentence where there is an inter-sentence gate for it."""
 
-    def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Module) -> None:
+    def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Embedding) -> None:
         super().__init__(cfg, dictionary, embed_tokens)
         self.eos = dictionary.eos()
         self.smoothing = build_smoothing(
@@ -93,7 +92,7 @@ class ContextTransformerDecoder(TransformerDecoderBase):
     """fairseq's Transformer decoder over :class:`ContextDecoderLayer` and embeddings that may be smoothed, with its own
     short loop over the layers: it hands on what fairseq's loop throws away."""
 
-    def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Module) -> None:
+    def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Embedding) -> None:
         super().__init__(cfg, dictionary, embed_tokens)
         self.smoothing = build_smoothing(
             cfg.mechanisms, "decoder", embed_tokens.embedding_dim, dictionary, self.embed_scale
@@ -238,18 +237,18 @@ class ContextTransformerModel(TransformerModelBase):
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "ContextTransformerModel":
         cfg = transformer_config(cfg)
-        if inter_sentence_layers(cfg) and not hasattr(task.cfg, "load_preceding_sentences"):
-            raise UserError("--inter-sentence-gate needs --task context_translation, which loads preceding sentences")
+        if inter_sentence_layers(cfg):
+            check_task(task)
         model = super().build_model(cfg, task)
         replace_dropout(model)
         return model
 
     @classmethod
-    def build_encoder(cls, cfg: Any, src_dict: Any, embed_tokens: nn.Module) -> ContextTransformerEncoder:
+    def build_encoder(cls, cfg: Any, src_dict: Any, embed_tokens: nn.Embedding) -> ContextTransformerEncoder:
         return ContextTransformerEncoder(cfg, src_dict, embed_tokens)
 
     @classmethod
-    def build_decoder(cls, cfg: Any, tgt_dict: Any, embed_tokens: nn.Module) -> ContextTransformerDecoder:
+    def build_decoder(cls, cfg: Any, tgt_dict: Any, embed_tokens: nn.Embedding) -> ContextTransformerDecoder:
         return ContextTransformerDecoder(cfg, tgt_dict, embed_tokens)
 
     def forward(
@@ -336,11 +335,4 @@ SIZES: Dict[str, Dict[str, Any]] = {
     "_big": _size(1024, 4096, heads=16, layers=6, dropout=0.3),
 }
 
-# Each architecture is a registered model with defaults of its own, so that `model: {_name: rcg_transformer_big}` in a
-# YAML file means the same as `--arch rcg_transformer_big`.
-for _mechanism, _options in MECHANISMS.items():
-    for _suffix, _dimensions in SIZES.items():
-        _arch = f"{_mechanism}{_suffix}"
-        register_model(_arch, dataclass=preset(_arch, {**_options, **_dimensions}))(
-            type(_arch, (ContextTransformerModel,), {"__doc__": ContextTransformerModel.__doc__})
-        )
+register_presets(ContextTransformerModel, ContextTransformerConfig, MECHANISMS, SIZES)

@@ -1,18 +1,18 @@
 """RNNSearch, the attentional GRU model (Bahdanau et al. 2015, *Neural Machine Translation by Jointly Learning to Align
 and Translate*), with the mechanisms in its decoder, and its named architectures."""
 
-from dataclasses import dataclass, field, fields, make_dataclass
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Type
+from dataclasses import dataclass, field, fields
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
 from fairseq import utils
-from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
-from fairseq.models import FairseqEncoder, FairseqEncoderDecoderModel, FairseqIncrementalDecoder, register_model
+from fairseq.models import FairseqEncoder, FairseqEncoderDecoderModel, FairseqIncrementalDecoder
 from torch import Tensor, nn
 
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.layer_list import parse_layers
+from fairseq_ctxgates.models.presets import register_presets
 from fairseq_ctxgates.modules.additive_attention import sentences_of_rows, weighted_sum
 from fairseq_ctxgates.modules.context_of_words import SmoothingConfig, build_smoothing, embed_words
 from fairseq_ctxgates.modules.deep_output import DeepOutput
@@ -20,6 +20,7 @@ from fairseq_ctxgates.modules.dropout import Dropout
 from fairseq_ctxgates.modules.gated_recurrent_unit import BidirectionalGRU
 from fairseq_ctxgates.modules.inter_sentence_gate import (
     InterSentenceGateConfig,
+    check_task,
     null_sentences,
     random_context,
     sentence_keys,
@@ -379,6 +380,8 @@ class RNNSearchModel(FairseqEncoderDecoderModel):
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "RNNSearchModel":
         cfg = complete(cfg)
+        if cfg.inter_sentence_gate:
+            check_task(task)
         source, target = task.source_dictionary, task.target_dictionary
         source_embeddings = _embeddings(source, cfg.encoder_embed_dim)
         if cfg.share_all_embeddings:
@@ -489,19 +492,4 @@ MECHANISMS: Dict[str, Dict[str, Any]] = {
 SIZES: Dict[str, Dict[str, Any]] = {"": {}, "_tiny": {"encoder_embed_dim": 64, "encoder_hidden_size": 64}}
 
 
-def preset(name: str, defaults: Dict[str, Any]) -> Type[FairseqDataclass]:
-    """A dataclass of the same options with other defaults, so that a named architecture also works from YAML."""
-    changed = [
-        (option.name, option.type, field(default=defaults[option.name], metadata=option.metadata))
-        for option in fields(RNNSearchConfig)
-        if option.name in defaults
-    ]
-    return make_dataclass(name, changed, bases=(RNNSearchConfig,))
-
-
-for _mechanism, _options in MECHANISMS.items():
-    for _suffix, _dimensions in SIZES.items():
-        _arch = f"{_mechanism}{_suffix}"
-        register_model(_arch, dataclass=preset(_arch, {**_options, **_dimensions}))(
-            type(_arch, (RNNSearchModel,), {"__doc__": RNNSearchModel.__doc__})
-        )
+register_presets(RNNSearchModel, RNNSearchConfig, MECHANISMS, SIZES)

@@ -7,7 +7,7 @@ command line are.
 
 from argparse import Namespace
 from dataclasses import MISSING, Field, dataclass, field, fields, make_dataclass
-from typing import Any, Dict, List, Optional, Tuple, Type
+from typing import Any, List, Optional, Tuple, Type
 
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
@@ -74,16 +74,6 @@ ContextTransformerConfig = make_dataclass(
     _flat_fields(TransformerConfig) + _flat_fields(MechanismsConfig),
     bases=(FairseqDataclass,),
 )
-
-
-def preset(name: str, defaults: Dict[str, Any]) -> Type[FairseqDataclass]:
-    """A dataclass of the same options with other defaults, so that a named architecture also works from YAML."""
-    changed = [
-        (option.name, option.type, field(default=defaults[option.name], metadata=option.metadata))
-        for option in fields(ContextTransformerConfig)
-        if option.name in defaults
-    ]
-    return make_dataclass(name, changed, bases=(ContextTransformerConfig,))
 
 
 def transformer_config(flat: Any) -> TransformerConfig:

@@ -1,13 +1,16 @@
 """The inter-sentence gate (Kuang and Xiong 2018, *Fusing Recency into NMT with an Inter-Sentence Gate Model*)."""
 
 from dataclasses import dataclass, field
-from typing import Tuple
+from typing import Any, Tuple
 
 import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from torch import Tensor, nn
 
+from fairseq_ctxgates.errors import UserError
+
 AblationChoice = ChoiceEnum(["none", "null", "closed", "random"])
+NULL_LENGTH = 3  # of what stands before a document's first sentence
 
 
 @dataclass
@@ -79,12 +82,15 @@ class InterSentenceGate(nn.Module):
         return torch.lerp(self.sentence_proj(sentence), self.preceding_proj(preceding), z), z
 
 
+def check_task(task: Any) -> None:
+    """Raise UserError unless the task can give a model preceding sentences."""
+    if not hasattr(task.cfg, "load_preceding_sentences"):
+        raise UserError("--inter-sentence-gate needs --task context_translation, which loads preceding sentences")
+
+
 def null_sentences(like: Tensor, eos: int) -> Tensor:
     """What stands for the preceding sentence of a document's first: (eos, eos, eos) for each row, (batch, 3)."""
     return torch.full((like.size(0), NULL_LENGTH), eos, dtype=like.dtype, device=like.device)
-
-
-NULL_LENGTH = 3
 
 
 def sentence_keys(tokens: Tensor, padding: int) -> Tensor:

@@ -1,0 +1,143 @@
+"""Training and decoding speed of RNNSearch beside fairseq's own ``lstm``, and what each mechanism costs.
+
+    python -m benchmarks.rnnsearch_speed data-bin/X -s de -t en [--json speed.json]
+
+``lstm`` has a bidirectional encoder and, like RNNSearch, one layer a side and the same embedding and hidden sizes. The
+method is that of ``transformer_speed.py``: two models in one process over the same batches, in turn, block by block;
+the ratio of each pair of blocks is taken, and its median reported, beside the ratio that counting multiply-adds allows.
+They are counted on the CPU with oneDNN switched off, because the counter does not see its products. The element-wise
+work of attention (tanh in RNNSearch, products in ``lstm``) counts nothing. Needs torch 2.1 or later, for its counter.
+"""
+
+import argparse
+import json
+import logging
+from typing import Any, Callable, Dict, List
+
+import torch
+from fairseq import utils
+
+from benchmarks.transformer_speed import (
+    System,
+    build_system,
+    compare,
+    decode,
+    first_batches,
+    forward,
+    multiply_adds,
+    train_on,
+)
+
+SYSTEMS = {
+    "lstm": "--arch lstm --encoder-bidirectional --decoder-out-embed-dim {output_dim}",
+    "rnnsearch": "--arch rnnsearch",
+    "with feedback attention": "--arch rnnsearch --feedback-attention",
+    "with context gate source": "--arch rnnsearch --context-gate source",
+    "with context gate target": "--arch rnnsearch --context-gate target",
+    "with context gate both": "--arch ctxgate_rnnsearch",
+    "with inter-sentence gate": "--arch isg_rnnsearch",
+}
+PAIRS = (
+    ("lstm", "rnnsearch"),
+    ("lstm", "with feedback attention"),
+    ("rnnsearch", "with feedback attention"),
+    ("rnnsearch", "with context gate source"),
+    ("rnnsearch", "with context gate target"),
+    ("rnnsearch", "with context gate both"),
+    ("with feedback attention", "with inter-sentence gate"),
+)
+
+
+def add_preceding(batches: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+    """Give every sentence another's source as its preceding sentence, for the models that read one."""
+    for batch in batches:
+        batch["net_input"]["preceding_tokens"] = batch["net_input"]["src_tokens"].roll(1, dims=0)
+    return batches
+
+
+def count(run: Callable[[], Any]) -> int:
+    """The multiply-adds of a call, LSTM layers included."""
+    with torch.backends.mkldnn.flags(enabled=False):
+        return multiply_adds(run)
+
+
+def compare_pair(args: argparse.Namespace, names: List[str]) -> List[Dict[str, Any]]:
+    """Training and decoding of two systems, the second beside the first."""
+    size = f"--encoder-embed-dim {args.embed_dim} --encoder-hidden-size {args.hidden_size} "
+    size += f"--decoder-embed-dim {args.embed_dim} --decoder-hidden-size {args.hidden_size} --dropout 0.1"
+    common = [args.data, "-s", args.source_lang, "-t", args.target_lang, *size.split()]
+    common += ["--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1"]
+    common += ["--max-tokens", str(args.max_tokens)]
+
+    def arguments_of(name: str) -> str:
+        return SYSTEMS[name].format(output_dim=args.hidden_size // 2)  # that of RNNSearch's maxout layer
+
+    first, second = (build_system(name, [*common, *arguments_of(name).split()], "cpu") for name in names)
+    first.task.load_dataset("train")
+    training = add_preceding(first_batches(first.task, args.batches, args.max_tokens, "cpu"))
+    decoding = add_preceding(first_batches(first.task, 1, args.max_tokens // args.beam, "cpu"))
+    counts: Dict[str, Dict[str, int]] = {"training": {}, "decoding": {}}
+    for system in (first, second):
+        counts["training"][system.name] = sum(3 * count(lambda: forward(system, batch)) for batch in training)  # noqa: B023
+        counts["decoding"][system.name] = count(lambda: decode(system, decoding, args.beam, args.length))  # noqa: B023
+        system.model.to(args.device)
+    training, decoding = utils.apply_to_sample(lambda x: x.to(args.device), [training, decoding])
+    runs: Dict[str, Callable[[System], int]] = {
+        "training": lambda system: train_on(system, training),
+        "decoding": lambda system: decode(system, decoding, args.beam, args.length),
+    }
+    return [compare(what, first, second, run, counts[what], args.blocks) for what, run in runs.items()]
+
+
+def print_table(results: List[Dict[str, Any]]) -> None:
+    """Print the figures as a Markdown table."""
+    header = ["", "model", "beside", "tok/s", "beside tok/s", "ratio (min-max)", "allowed by count", "ratio / allowed"]
+    print("| " + " | ".join(header) + " |")
+    print("|" + " --- |" * len(header))
+    for result in results:
+        (beside, beside_speed), (name, speed) = result["tokens_per_second"].items()
+        print(
+            f"| {result['what']} | {name} | {beside} | {speed:.0f} | {beside_speed:.0f} "
+            f"| {result['ratio']:.3f} ({result['ratio_min']:.3f}-{result['ratio_max']:.3f}) "
+            f"| {result['allowed_by_count']:.3f} | {result['of_allowed']:.3f} |"
+        )
+
+
+def get_parser() -> argparse.ArgumentParser:
+    """The options of this command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", help="binarized data directory")
+    parser.add_argument("-s", "--source-lang", required=True)
+    parser.add_argument("-t", "--target-lang", required=True)
+    parser.add_argument("--embed-dim", type=int, default=620, help="of every model (default: the papers' 620)")
+    parser.add_argument("--hidden-size", type=int, default=1000, help="of every model (default: the papers' 1000)")
+    parser.add_argument("--max-tokens", type=int, default=4096, help="tokens a batch in training")
+    parser.add_argument("--batches", type=int, default=1, help="batches a block")
+    parser.add_argument("--blocks", type=int, default=9, help="blocks that are timed")
+    parser.add_argument("--beam", type=int, default=4)
+    parser.add_argument("--length", type=int, default=20, help="tokens that decoding makes of each sentence")
+    parser.add_argument("--threads", type=int, default=None, help="threads of torch (default: torch's choice)")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--json", help="also write the figures to this file")
+    return parser
+
+
+def main() -> None:
+    """Compare every pair, print and store the figures."""
+    logging.disable(logging.INFO)
+    args = get_parser().parse_args()
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    results = [result for names in PAIRS for result in compare_pair(args, list(names))]
+    size = f"embedding {args.embed_dim}, hidden {args.hidden_size}, {args.max_tokens} tokens a batch, beam {args.beam}"
+    print(f"torch {torch.__version__}, {args.device}, {torch.get_num_threads()} threads, {size}")
+    print_table(results)
+    if args.json:
+        report = {"torch": torch.__version__, "device": args.device, "size": size, "results": results}
+        with open(args.json, "w", encoding="utf-8") as stream:
+            json.dump(report, stream, indent=2)
+            stream.write("\n")
+
+
+if __name__ == "__main__":
+    main()
