@@ -177,16 +177,16 @@ def measurements(name: str, checkpoint: str, overrides: str = "") -> List[Step]:
             "translating",
             f"mkdir -p {folder}\n"
             f"fairseq-generate data-bin {USER_DIR} --task context_translation --path {checkpoint} {overrides}"
-            "--gen-subset test --beam 4 --remove-bpe --max-len-a 2 --max-len-b 10 --batch-size 128 --cpu --num-workers 0 "
-            f"> {folder}/generated.txt\n"
+            "--gen-subset test --beam 4 --remove-bpe --max-len-a 2 --max-len-b 10 --batch-size 128 --cpu "
+            f"--num-workers 0 > {folder}/generated.txt\n"
             f"grep '^D-' {folder}/generated.txt | sort -t- -k2 -n | cut -f3 > {folder}/test.de\n"
             f"sacrebleu corpus/test.de -i {folder}/test.de -m bleu > {folder}/bleu.json",
             f"{name}.generate.log",
         ),
         Step(
             "probing",
-            f"python {shlex.quote(str(HERE / 'probe.py'))} data-bin --path {checkpoint} {overrides}--cpu --probes {probes} "
-            f"--json {folder}/probes.json",
+            f"python {shlex.quote(str(HERE / 'probe.py'))} data-bin --path {checkpoint} {overrides}--cpu "
+            f"--probes {probes} --json {folder}/probes.json",
             f"{name}.probe.log",
         ),
     ]
