@@ -119,9 +119,10 @@ def test_training_goes_on_from_the_baseline(trained: Trained) -> None:
     assert (int(new), int(copies)) == (2 * (8 + 6), 2 * 8)
 
 
-def test_gate_together_with_regularized_context_gates(trained: Trained, tmp_path: Path) -> None:
-    both = (*GATED, "--inter-sentence-gate", "--inter-sentence-layers", "2", "--regularized-layers", "1")
-    log = train(trained.data, tmp_path, *both, "--load-preceding-sentences", "--max-epoch", 1)
+def test_all_mechanisms_together(trained: Trained, tmp_path: Path) -> None:
+    gates = (*GATED, "--inter-sentence-gate", "--inter-sentence-layers", "2", "--regularized-layers", "1")
+    smoothing = ("--smoothing", "ccwm", "--smoothing-side", "both", "--smoothing-words", "all")
+    log = train(trained.data, tmp_path, *gates, *smoothing, "--load-preceding-sentences", "--max-epoch", 1)
     assert "side streams gate, preceding" in log
     assert float(logged(log)[-1]["gate_loss"]) > 0
     model = checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "checkpoint_last.pt"))["model"]

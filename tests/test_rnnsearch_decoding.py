@@ -15,10 +15,11 @@ from fairseq_ctxgates.modules.additive_attention import sentences_of_rows
 from tests.models import DICTIONARY, EOS, PAD, keep_float64, make_batch, make_model
 from tests.rnnsearch_reading import make_rnnsearch
 
-# Sources of three lengths, so padded on the left; targets of one length, as while decoding.
+UNK = DICTIONARY.unk()
+# Sources of three lengths, so padded on the left; targets of one length, as while decoding. Unknown words in both.
 BATCH = make_batch(
-    sources=[[4, 5, 6, 7, 8], [9, 10], [11, 12, 13]],
-    targets=[[14, 15, 16, 17], [18, 19, 4, 5], [6, 7, 8, 9]],
+    sources=[[4, 5, UNK, 7, 8], [9, 10], [UNK, UNK, 13]],
+    targets=[[14, UNK, 16, 17], [18, 19, 4, 5], [6, 7, UNK, 9]],
 )
 SOURCE, LENGTHS = BATCH["net_input"]["src_tokens"], BATCH["net_input"]["src_lengths"]
 PREVIOUS = BATCH["net_input"]["prev_output_tokens"]
@@ -32,6 +33,8 @@ MODELS: list[dict[str, Any]] = [
     {"inter_sentence_gate": True},
     {"context_gate": "source", "inter_sentence_gate": True, "feedback_attention": True},
     {"inter_sentence_gate": True, "inter_sentence_ablation": "random"},
+    {"smoothing": "fcwm", "smoothing_side": "both", "smoothing_words": "all"},
+    {"smoothing": "ccwm", "smoothing_side": "both", "context_gate": "target", "inter_sentence_gate": True},
 ]
 
 

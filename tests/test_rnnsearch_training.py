@@ -88,6 +88,8 @@ SMOOTHED = ("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", 
 GATED = ("--arch", "ctxgate_rnnsearch_tiny", "--criterion", "gate_regularized_cross_entropy", "--load-gate-labels")
 PLAIN = ("--arch", "rnnsearch_tiny", "--feedback-attention", *SMOOTHED)
 ISG = ("--arch", "isg_rnnsearch_tiny", "--load-preceding-sentences", *SMOOTHED)
+SMOOTHING = ("--smoothing", "ccwm", "--smoothing-side", "both", "--smoothing-words", "all")
+ALL = (*GATED, "--feedback-attention", "--inter-sentence-gate", "--load-preceding-sentences", *SMOOTHING)
 DOCUMENTS = {"train": 8, "valid": 2, "test": 3}
 LENGTH = 6  # sentences in a document
 
@@ -120,7 +122,8 @@ class Trained(NamedTuple):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """A baseline, one with the inter-sentence gate that starts from it, and one with context gates."""
+    """A baseline, one with the inter-sentence gate that starts from it, one with context gates, one with smoothing, and
+    one with all mechanisms."""
     folder = tmp_path_factory.mktemp("rnnsearch")
     data = binarize(folder / "data", TEXT, "de", "en", joined=True)
     write_gate_labels(data)
@@ -130,7 +133,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         files.append(f"{split}={data / split}.docids")
     ctxgates.main(["preceding-sentences", str(data), "-s", "de", "-t", "en", "--documents", *files])
     start = ("--warm-start", folder / "plain" / "checkpoint_last.pt")
-    systems = {"plain": PLAIN, "isg": (*ISG, *start), "gated": GATED}
+    systems = {
+        "plain": PLAIN,
+        "isg": (*ISG, *start),
+        "gated": GATED,
+        "smoothed": ("--arch", "car_rnnsearch_tiny", "--smoothing-words", "all", *SMOOTHED),
+        "all": ALL,
+    }
     common = ("--share-all-embeddings", "--no-epoch-checkpoints", "--max-epoch", 6)
     logs = {name: train(data, folder / name, *options, *common) for name, options in systems.items()}
     return Trained(data, logs, folder)
@@ -147,7 +156,7 @@ def differ(found: Dict[int, Hypothesis], expected: Dict[int, Hypothesis]) -> Lis
     return [number for number in expected if abs(found[number].score - expected[number].score) > 1e-3]
 
 
-@pytest.mark.parametrize("name", ["plain", "isg", "gated"])
+@pytest.mark.parametrize("name", ["plain", "isg", "gated", "smoothed", "all"])
 def test_models_learn_and_translate(trained: Trained, name: str) -> None:
     losses = [float(entry["train_loss"]) for entry in logged(trained.logs[name], "train")]
     assert losses[-1] < 0.9 * losses[0]
@@ -211,7 +220,7 @@ def test_ensemble_with_another_model(trained: Trained) -> None:
         assert sum(scored[number].score for scored in single) / 3 - 1e-4 <= hypothesis.score
 
 
-@pytest.mark.parametrize("arch", ["rnnsearch", "ctxgate_rnnsearch", "isg_rnnsearch"])
+@pytest.mark.parametrize("arch", ["rnnsearch", "ctxgate_rnnsearch", "isg_rnnsearch", "car_rnnsearch"])
 def test_presets_by_name(arch: str) -> None:
     """What ``model: {_name: ...}`` in a YAML file gives."""
     sizes = {"": (620, 1000), "_tiny": (64, 64)}
