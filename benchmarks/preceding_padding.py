@@ -7,8 +7,9 @@ import argparse
 import logging
 from typing import Any, List
 
+import numpy as np
 from fairseq import options, tasks
-from fairseq.data import FairseqDataset
+from fairseq.data import data_utils
 
 import fairseq_ctxgates  # noqa: F401  registers the task
 
@@ -47,7 +48,9 @@ def main() -> None:
         task.load_dataset(args.gen_subset)
         dataset = task.dataset(args.gen_subset)
         if order == "fairseq's":
-            dataset.batch_by_size = lambda *a, of=dataset, **k: FairseqDataset.batch_by_size(of, *a, **k)
+            dataset.batch_by_size = lambda indices, max_tokens, of=dataset, **options: data_utils.batch_by_size(
+                indices, of.num_tokens, np.array([of.num_tokens(index) for index in indices]), max_tokens, **options
+            )
         for max_tokens in args.max_tokens:
             print(f"| {order} | {max_tokens} | " + " | ".join(measure(task, args.gen_subset, max_tokens)) + " |")
 

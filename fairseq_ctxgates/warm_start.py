@@ -1,10 +1,13 @@
 """Starting a model with mechanisms from a trained plain one (``--warm-start``)."""
 
 import logging
+from collections import defaultdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Dict, Iterable, List
 
+import torch
 from fairseq import checkpoint_utils
+from torch import Tensor
 
 from fairseq_ctxgates.compat import is_obsolete
 from fairseq_ctxgates.errors import UserError
@@ -19,7 +22,7 @@ def warm_start(model: Any, path: str) -> None:
 
     Raises:
         UserError: the checkpoint lacks other parameters than the mechanisms', holds parameters that the model does not
-            have, or parameters of other shapes.
+            have, or parameters of other shapes, or does not share what the model shares.
     """
     if not Path(path).exists():
         raise UserError(f"--warm-start {path}: no such file (leave the option out when training is resumed)")
@@ -36,6 +39,13 @@ def warm_start(model: Any, path: str) -> None:
     ):
         if names:
             raise UserError(f"--warm-start {path}: the checkpoint {what} {', '.join(names)}")
+    for names in _shared(own):
+        taken = [state[name] for name in names if name in state]
+        if any(not torch.equal(parameter, taken[0]) for parameter in taken):
+            raise UserError(
+                f"--warm-start {path}: {' and '.join(names)} are one in the model (--share-all-embeddings, "
+                f"--share-decoder-input-output-embed) and different in the checkpoint"
+            )
     new = [name for name in own if name not in state]
     copies = {name: state[model.starts_as(name)] for name in new if model.starts_as(name) is not None}
     model.load_state_dict({**own, **state, **copies}, strict=True)
@@ -43,3 +53,11 @@ def warm_start(model: Any, path: str) -> None:
         f"warm start from {path}: {len(state)} parameters taken over, {len(new)} of the mechanisms' own are new "
         f"({len(copies)} of them start as copies)"
     )
+
+
+def _shared(parameters: Dict[str, Tensor]) -> Iterable[List[str]]:
+    """The names of parameters that are one and the same, as tied embeddings are."""
+    names = defaultdict(list)
+    for name, parameter in parameters.items():
+        names[parameter.data_ptr(), parameter.shape].append(name)
+    return (of_one for of_one in names.values() if len(of_one) > 1)

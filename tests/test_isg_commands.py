@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import shutil
@@ -11,6 +12,7 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 import pytest
 import torch
 from fairseq import checkpoint_utils
+from fairseq.hub_utils import GeneratorHubInterface
 
 import ctxgates
 from fairseq_ctxgates.errors import UserError
@@ -151,7 +153,8 @@ def test_checkpoint_activations_change_nothing(trained: Trained, tmp_path: Path)
         train(trained.data, tmp_path / name, *ISG, *extra, "--dropout", 0, "--max-update", 2)
         weights.append(checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / name / "checkpoint_last.pt"))["model"])
     for name, value in weights[0].items():
-        torch.testing.assert_close(weights[1][name], value, rtol=0, atol=1e-5)
+        if not name.endswith(("_float_tensor", "version")):  # buffers, which fairseq 0.12.2 leaves uninitialised
+            torch.testing.assert_close(weights[1][name], value, rtol=0, atol=1e-5)
 
 
 def test_training_tuples_are_left_out(trained: Trained, tmp_path: Path) -> None:
@@ -241,8 +244,10 @@ def test_score_reference(trained: Trained) -> None:
     assert number == 20
 
 
-def test_replace_unk(trained: Trained, translations: Dict[int, Hypothesis], tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", ["isg", "concatenated"])
+def test_replace_unk(trained: Trained, model: str, tmp_path: Path) -> None:
     """fairseq reads the text through the dataset, which --dataset-impl raw keeps; the stream lies beside it as well."""
+    checkpoint = getattr(trained, model)
     for side, lang in enumerate(("de", "en")):
         shutil.copy(trained.data / f"dict.{lang}.txt", tmp_path)
         lines = [f"{pair[side]}\n" for document in TEXT["test"] for pair in document]
@@ -250,7 +255,7 @@ def test_replace_unk(trained: Trained, translations: Dict[int, Hypothesis], tmp_
     write_preceding(tmp_path, {"test": DOCUMENTS["test"]})
     (tmp_path / "dictionary").write_text("q1 r1\n")
     raw = ("--dataset-impl", "raw", "--replace-unk", tmp_path / "dictionary")
-    check_same(generate(tmp_path, trained.isg, *raw), translations)
+    check_same(generate(tmp_path, checkpoint, *raw), generate(trained.data, checkpoint))
 
 
 @pytest.mark.parametrize("order", ["gate first", "plain first"])
@@ -295,11 +300,26 @@ def test_interactive_equals_generate(
 
 
 def test_interactive_with_concatenation(trained: Trained, tmp_path: Path) -> None:
+    """The option of training is in the checkpoint."""
     lines = [source for source, _ in TEXT["test"][0]]
-    option = ("--concatenate-preceding", "</s>")
-    found = interactive(trained.data, trained.concatenated, lines, tmp_path, *DECODING, *option, "--buffer-size", 8)
+    found = interactive(trained.data, trained.concatenated, lines, tmp_path, *DECODING, "--buffer-size", 8)
     expected = generate(trained.data, trained.concatenated)
     check_same(dict(enumerate(found)), {number: expected[number] for number in range(len(lines))})
+
+
+def test_hub_takes_every_list_as_a_document(trained: Trained, translations: Dict[int, Hypothesis]) -> None:
+    """torch.hub's interface, with which nothing of an earlier call is the context of a later one."""
+    models, cfg, task = checkpoint_utils.load_model_ensemble_and_task([str(trained.isg)], {"data": str(trained.data)})
+    hub = GeneratorHubInterface(cfg, task, models)
+    tokens = [
+        task.source_dictionary.encode_line(source, add_if_not_exist=False).long() for source, _ in TEXT["test"][0]
+    ]
+    scores = [
+        [hypotheses[0]["score"].item() / math.log(2) for hypotheses in hub.generate(tokens, beam=2, max_len_b=12)]
+        for _ in range(2)
+    ]
+    assert scores[0] == scores[1]
+    assert scores[0] == pytest.approx([translations[row].score for row in range(len(tokens))], abs=1e-4)
 
 
 def test_a_thousand_buffers_do_not_grow(trained: Trained) -> None:
@@ -307,6 +327,7 @@ def test_a_thousand_buffers_do_not_grow(trained: Trained) -> None:
     _, _, task = checkpoint_utils.load_model_ensemble_and_task([str(trained.isg)], {"data": str(trained.data)})
     tokens = task.source_dictionary.encode_line("q1 q2", add_if_not_exist=False).long()
     for _ in range(1000):
+        task.get_interactive_tokens_and_lengths(["q1 q2"], str)
         dataset = task.build_dataset_for_inference([tokens], [len(tokens)])
         (batch,) = task.get_batch_iterator(dataset, max_sentences=1).next_epoch_itr(shuffle=False)
     assert batch["net_input"]["preceding_tokens"].tolist() == [tokens.tolist()]
@@ -318,6 +339,8 @@ def test_a_thousand_buffers_do_not_grow(trained: Trained) -> None:
 
 def test_generate_concatenates_as_training_did(trained: Trained) -> None:
     """The option is in the checkpoint; a model that was trained without it is given plain sentences."""
+    with pytest.raises(UserError, match="--path: one model was trained with --concatenate-preceding, another without"):
+        generate(trained.data, f"{trained.plain}:{trained.concatenated}")
     told = generate(trained.data, trained.concatenated, "--concatenate-preceding", "</s>")
     check_same(generate(trained.data, trained.concatenated), told)
     source = re.findall(
@@ -339,9 +362,11 @@ def test_generate_concatenates_as_training_did(trained: Trained) -> None:
         ((*GATED, "--load-preceding-sentences"), "--load-preceding-sentences needs an architecture.*isg_transformer"),
         ((*ISG, "--concatenate-preceding", "</s>"), "--concatenate-preceding is for architectures without"),
         ((*PLAIN, "--concatenate-preceding", "|||"), r"--concatenate-preceding \|\|\|: the source dictionary does not"),
+        ((*PLAIN, "--preceding-max-length", "50"), "--preceding-max-length need preceding sentences"),
+        ((*ISG, "--preceding-length-ratio", "0.5"), "a ratio is 1 or more"),
         ((*ISG, "--inter-sentence-layers", "3"), "--inter-sentence-layers 3: the model has layers 1 to 2"),
         ((*ISG, "--preceding-max-length", "0.5"), "invalid int value|--preceding"),
-        ((*ISG, "--preceding-length-ratio", "0.1", "--preceding-max-length", "1"), "leave no sentence"),
+        ((*ISG, "--preceding-length-ratio", "1", "--preceding-max-length", "1"), "leave no sentence"),
     ],
 )
 def test_options_that_do_not_fit(
@@ -373,6 +398,13 @@ def test_stream_of_other_data(trained: Trained, tmp_path: Path) -> None:
         shutil.copy(trained.data / f"dict.{lang}.txt", data)
     with pytest.raises(UserError, match="test.preceding.de-en.bin was made for other data"):
         generate(data, trained.isg)
+
+
+def test_warm_start_of_shared_from_different_embeddings(trained: Trained, tmp_path: Path) -> None:
+    train(trained.data, tmp_path / "apart", *PLAIN, "--max-update", 1)
+    start = ("--warm-start", tmp_path / "apart" / "checkpoint_last.pt")
+    with pytest.raises(UserError, match="encoder.embed_tokens.weight.* are one in the model.*different in the check"):
+        train(trained.data, tmp_path, *ISG, "--share-all-embeddings", *start)
 
 
 def test_stock_task_is_refused(trained: Trained, tmp_path: Path) -> None:

@@ -539,10 +539,11 @@ def test_conditions_go_with_concatenation(tmp_path: Path) -> None:
 
 
 def test_concatenation_at_generation_as_in_training(data: Path) -> None:
-    """fairseq-generate hands over the options that the model was trained with."""
+    """fairseq hands the task what a checkpoint keeps of the task that it was trained with."""
+    trained_with = make_context_task(data, load_preceding_sentences=False, concatenate_preceding="<sep>")
     task = make_context_task(data, load_preceding_sentences=False)
-    trained_with = OmegaConf.create({"concatenate_preceding": "<sep>"})
-    task.load_dataset("valid", task_cfg=trained_with)
+    task.load_state_dict(trained_with.state_dict())
+    task.load_dataset("valid")
     check_concatenated(task, task.dataset("valid"), batches(task, "valid"), CORPORA["valid"])
 
 

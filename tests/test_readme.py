@@ -67,5 +67,10 @@ def test_documents(tmp_path: Path) -> None:
     output = run_block("documents", smaller, tmp_path)
 
     generated, typed = output.split("Sentence buffer size:")
-    assert len(re.findall(r"^D-\d+", generated, re.MULTILINE)) == 5
-    assert len(re.findall(r"^D-\d+", typed, re.MULTILINE)) == 5
+    by_row = dict(re.findall(r"^H-(\d+)\t(.*)$", generated, re.MULTILINE))
+    by_line = dict(re.findall(r"^H-(\d+)\t(.*)$", typed, re.MULTILINE))
+    # The empty line between the two documents, of three sentences and of two, has number 3.
+    lines = [by_line[number] for number in ("0", "1", "2", "4", "5")]
+    for found, expected in zip(lines, (by_row[str(row)] for row in range(5))):
+        assert found.split("\t")[1] == expected.split("\t")[1]
+        assert float(found.split("\t")[0]) == pytest.approx(float(expected.split("\t")[0]), abs=1e-4)

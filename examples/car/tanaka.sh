@@ -33,12 +33,13 @@ train() { # NAME OPTIONS...
     local name=$1
     shift
     [[ " ${systems[*]} " == *" $name "* ]] || return 0
-    [ -e "$work/$name/checkpoint_best.pt" ] || fairseq-train "$work/data-bin" -s ja -t en --user-dir "$user_dir" \
+    [ -e "$work/$name/done" ] || fairseq-train "$work/data-bin" -s ja -t en --user-dir "$user_dir" \
         --task context_translation --encoder-embed-dim "$embed" --encoder-hidden-size "$hidden" --dropout 0.2 \
         --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
         --optimizer adam --lr 1e-3 --lr-scheduler inverse_sqrt --warmup-updates 500 --clip-norm 1.0 \
         --batch-size 80 --max-epoch "$epochs" --seed "$seed" --no-epoch-checkpoints --save-dir "$work/$name" \
         "$@" ${EXTRA:-}
+    touch "$work/$name/done" # an interrupted training goes on where it stopped
 }
 train rnnsearch --arch rnnsearch
 train fcwm-encoder --arch car_rnnsearch --smoothing fcwm --smoothing-side encoder --smoothing-words unknown

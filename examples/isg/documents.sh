@@ -38,7 +38,7 @@ fi
 train() { # NAME OPTIONS...: 3 layers, 128 wide, 512 feed-forward, 4 heads
     local name=$1
     shift
-    [ -e "$work/$name/checkpoint_best.pt" ] || fairseq-train "$work/data-bin" -s en -t de --user-dir "$user_dir" \
+    [ -e "$work/$name/done" ] || fairseq-train "$work/data-bin" -s en -t de --user-dir "$user_dir" \
         --encoder-layers 3 --decoder-layers 3 --encoder-embed-dim 128 --decoder-embed-dim 128 \
         --encoder-ffn-embed-dim 512 --decoder-ffn-embed-dim 512 \
         --encoder-attention-heads 4 --decoder-attention-heads 4 --share-all-embeddings \
@@ -46,6 +46,7 @@ train() { # NAME OPTIONS...: 3 layers, 128 wide, 512 feed-forward, 4 heads
         --optimizer adam --adam-betas '(0.9, 0.98)' --lr 2e-3 --lr-scheduler inverse_sqrt --warmup-updates 400 \
         --max-epoch "$epochs" --seed "$seed" --no-epoch-checkpoints --save-dir "$work/$name" \
         "$@" ${EXTRA:-}
+    touch "$work/$name/done" # an interrupted training goes on where it stopped
 }
 train baseline --arch transformer --max-tokens 2048 --max-epoch "${BASELINE_EPOCHS:-10}"
 # As many sentences a batch for all, so that all make the same number of updates.

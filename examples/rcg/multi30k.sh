@@ -35,10 +35,11 @@ train() { # NAME OPTIONS...
     local name=$1
     shift
     [[ " ${systems[*]} " == *" $name "* ]] || return 0
-    [ -e "$work/$name/checkpoint_best.pt" ] || fairseq-train "$work/data-bin" -s de -t en --user-dir "$user_dir" \
+    [ -e "$work/$name/done" ] || fairseq-train "$work/data-bin" -s de -t en --user-dir "$user_dir" \
         --share-all-embeddings --optimizer adam --adam-betas '(0.9, 0.98)' --lr 2e-3 --lr-scheduler inverse_sqrt --warmup-updates 1000 \
         --dropout 0.3 --label-smoothing 0.1 --max-tokens 4096 --max-epoch "${EPOCHS:-10}" --seed "$seed" \
         --no-epoch-checkpoints --save-dir "$work/$name" "$@" ${EXTRA:-}
+    touch "$work/$name/done" # an interrupted training goes on where it stopped
 }
 plain="--criterion label_smoothed_cross_entropy"
 gated="--task context_translation --load-gate-labels --criterion gate_regularized_cross_entropy"

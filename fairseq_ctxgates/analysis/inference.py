@@ -37,11 +37,19 @@ def add_batch_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cpu", action="store_true", help="use the CPU even where there is a GPU")
     parser.add_argument(
         "--model-overrides",
-        type=ast.literal_eval,
+        type=options_by_name,
         default={},
         metavar="DICT",
         help="options that replace those of training, as fairseq-generate's: \"{'inter_sentence_ablation': 'null'}\"",
     )
+
+
+def options_by_name(text: str) -> Dict[str, Any]:
+    """A Python dictionary, as ``fairseq-generate --model-overrides`` reads it."""
+    try:
+        return dict(ast.literal_eval(text))
+    except (SyntaxError, TypeError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a dictionary such as {{'dropout': 0.1}}") from error
 
 
 def quiet_logging() -> None:

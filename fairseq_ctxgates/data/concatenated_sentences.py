@@ -2,7 +2,7 @@
 2017)."""
 
 from dataclasses import dataclass, field
-from typing import AbstractSet, Any, Dict, Optional, Sequence
+from typing import AbstractSet, Any, Dict, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -46,7 +46,8 @@ class ConcatenatedSentences(PrecedingSentences):
                 f"word; </s>, the end of sentence, is in every dictionary"
             )
         # The dataset is the one that fairseq has just built for this task: nothing has read its sources yet.
-        dataset.src = _Joined(dataset.src, self.sentences, rows, separator, config.max_source_positions)
+        word = (config.concatenate_preceding, separator)
+        dataset.src = _Joined(dataset.src, self.sentences, rows, word, config.max_source_positions)
         dataset.src_sizes = dataset.src.sizes(self.source_lengths, self.preceding_lengths)
         dataset.sizes = (
             dataset.src_sizes
@@ -77,11 +78,13 @@ class ConcatenatedSentences(PrecedingSentences):
 
 
 class _Joined(torch.utils.data.Dataset):
-    def __init__(self, sources: Any, sentences: Any, rows: np.ndarray, separator: int, max_positions: int) -> None:
+    def __init__(
+        self, sources: Any, sentences: Any, rows: np.ndarray, separator: Tuple[str, int], max_positions: int
+    ) -> None:
         self.sources = sources
         self.sentences = sentences
         self.rows = rows
-        self.separator = torch.tensor([separator])
+        self.separator_word, self.separator = separator[0], torch.tensor(separator[1:])
         self.max_positions = max_positions
 
     def __len__(self) -> int:
@@ -89,14 +92,27 @@ class _Joined(torch.utils.data.Dataset):
 
     def __getitem__(self, index: int) -> Tensor:
         source = self.sources[index]
-        room = self.max_positions - len(source) - 1
-        if self.rows[index] == NONE or room <= 0:
+        room = self.room(len(source))
+        if self.rows[index] == NONE or not room:
             return source
         preceding = self.sentences[self.rows[index]][:-1]  # without end of sentence
         return torch.cat([preceding[-room:], self.separator, source])
 
+    def get_original_text(self, index: int) -> str:
+        """The words, which ``--replace-unk`` reads of ``--dataset-impl raw``."""
+        source: str = self.sources.get_original_text(index)
+        room = self.room(len(self.sources[index]))
+        if self.rows[index] == NONE or not room:
+            return source
+        preceding = self.sentences.get_original_text(self.rows[index]).split()
+        return " ".join([*preceding[-room:], self.separator_word, source])
+
+    def room(self, source_length: Any) -> Any:
+        """How many words of the preceding sentence there is room for, beside a source and the separator."""
+        return np.maximum(self.max_positions - source_length - 1, 0)
+
     def sizes(self, source_lengths: np.ndarray, preceding_lengths: np.ndarray) -> np.ndarray:
         """The lengths of all, from those of the parts, end of sentence included in each."""
-        room = np.maximum(self.max_positions - source_lengths - 1, 0)
+        room = self.room(source_lengths)
         added = np.where((self.rows == NONE) | (room == 0), 0, np.minimum(preceding_lengths - 1, room) + 1)
         return source_lengths + added

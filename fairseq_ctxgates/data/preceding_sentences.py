@@ -79,6 +79,18 @@ class PrecedingSentences(SideStream):
     def check_models(cls, config: Any, required: AbstractSet[str]) -> None:
         if config.num_batch_buckets and cls.is_wanted(config, required):
             raise UserError("--num-batch-buckets does not go with preceding sentences: leave it out")
+        ratio, max_length = config.preceding_length_ratio, config.preceding_max_length
+        is_used = cls.name in required or config.concatenate_preceding is not None
+        if (ratio or max_length) and not is_used:
+            raise UserError(
+                "--preceding-length-ratio and --preceding-max-length need preceding sentences: an architecture that "
+                "reads them (--arch isg_transformer), or --concatenate-preceding"
+            )
+        if max_length < 0 or ratio < 0 or 0 < ratio < 1:
+            raise UserError(
+                f"--preceding-length-ratio {ratio}, --preceding-max-length {max_length}: the longer is no shorter than "
+                f"the shorter, so a ratio is 1 or more; 0 turns either off"
+            )
         if config.load_preceding_sentences and cls.name not in required:
             raise UserError(
                 "--load-preceding-sentences needs an architecture that reads them: --arch isg_transformer, or "

@@ -4,6 +4,7 @@ import math
 from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
+import torch
 from fairseq import utils
 from fairseq.data import BaseWrapperDataset, FairseqDataset, LanguagePairDataset, data_utils
 
@@ -127,11 +128,11 @@ class LineDataset(SideStreamDataset):
         return self._handed_out
 
     def complete(self, sample: Dict[str, Any]) -> Dict[str, Any]:
-        """A batch that fairseq-interactive rebuilt, with what it dropped."""
-        source = sample["net_input"]["src_tokens"]
-        assert self._handed_out is not None and self._handed_out["net_input"]["src_tokens"].shape == source.shape
-        streams = {
-            name: value for name, value in self._handed_out["net_input"].items() if name not in sample["net_input"]
-        }
+        """A batch that fairseq-interactive rebuilt from the one handed out last, with what it dropped; another batch as
+        it is."""
+        source, handed_out = sample["net_input"]["src_tokens"], (self._handed_out or {}).get("net_input", {})
+        if "src_tokens" not in handed_out or not torch.equal(handed_out["src_tokens"], source.cpu()):
+            return sample
+        streams = {name: value for name, value in handed_out.items() if name not in sample["net_input"]}
         streams = utils.apply_to_sample(lambda tensor: tensor.to(source.device), streams)
         return {**sample, "net_input": {**sample["net_input"], **streams}}

@@ -4,6 +4,7 @@ import argparse
 import ast
 import functools
 import logging
+import math
 from dataclasses import dataclass, fields, is_dataclass, make_dataclass
 from itertools import count, takewhile
 from pathlib import Path
@@ -49,8 +50,12 @@ class ContextTranslationTask(TranslationTask):
         super().__init__(cfg, src_dict, tgt_dict)
         self._models: List[Any] = []
         self._readable_options = {option.name for config in _config_groups() for option in fields(config)}
+        self._training_data: Any = None
+        self._concatenation_is_given = cfg.concatenate_preceding is not None
+        self._trained_with: List[Optional[str]] = []
         self._lines: Optional[LineDataset] = None
         self._last_line: Optional[Tensor] = None
+        self._line_before: Optional[Tensor] = None
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
         """Load a split as fairseq does, and join the side streams to it.
@@ -58,8 +63,8 @@ class ContextTranslationTask(TranslationTask):
         Raises:
             UserError: a stream is missing, or does not fit the data.
         """
-        self._take_over_concatenation(kwargs.get("task_cfg"))
-        is_train = split == self.cfg.train_subset
+        # fairseq hands over the options of training when it is done with training.
+        is_train = split == self.cfg.train_subset and "task_cfg" not in kwargs
         parts = self._parts(split, epoch if is_train else 1, combine)
         streams = self._wanted_streams()
         if streams:
@@ -77,6 +82,8 @@ class ContextTranslationTask(TranslationTask):
             is_kept = self._kept_in_training(loaded, split) if is_train else None
             self.datasets[split] = SideStreamDataset(dataset, loaded, is_kept)
             logger.info(f"{split}: side streams {', '.join(stream.name for stream in loaded)}")
+        if is_train:
+            self._training_data = self.datasets[split]
 
     def _wanted_streams(self) -> List[Type[SideStream]]:
         return [stream for stream in STREAMS if stream.is_wanted(self.cfg, self._required_streams)]
@@ -86,11 +93,23 @@ class ContextTranslationTask(TranslationTask):
         """The names of the streams that the models at hand cannot do without, whatever the options say."""
         return {name for model in self._models for name in getattr(model, "required_streams", ())}
 
-    def _take_over_concatenation(self, trained_with: Any) -> None:
-        """A model that was trained on concatenated sentences is given such also by fairseq-generate, which hands the
-        options that it was trained with to load_dataset."""
-        if self.cfg.concatenate_preceding is None:
-            self.cfg.concatenate_preceding = getattr(trained_with, "concatenate_preceding", None)
+    def state_dict(self) -> Dict[str, Any]:
+        """What a checkpoint keeps of the task: whether its model read concatenated sentences."""
+        return {**super().state_dict(), "concatenate_preceding": self.cfg.concatenate_preceding}
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        """Give a checkpoint's model the sources that it was trained on, unless the options say otherwise. fairseq calls
+        this for every checkpoint that it translates with."""
+        others = dict(state_dict)
+        self._trained_with.append(others.pop("concatenate_preceding", None))
+        super().load_state_dict(others)
+        if not self._concatenation_is_given:
+            if len(set(self._trained_with)) > 1:
+                raise UserError(
+                    "--path: one model was trained with --concatenate-preceding, another without or with another "
+                    "separator, and an ensemble reads one source"
+                )
+            self.cfg.concatenate_preceding = self._trained_with[0]
 
     @staticmethod
     def _kept_in_training(streams: Sequence[SideStream], split: str) -> Optional[np.ndarray]:
@@ -107,13 +126,19 @@ class ContextTranslationTask(TranslationTask):
         )
         return is_kept
 
+    def get_interactive_tokens_and_lengths(self, lines: List[str], encode_fn: Any) -> Any:
+        """What fairseq-interactive, and nothing else, calls for each buffer: documents go on from one to the next."""
+        self._line_before = self._last_line
+        return super().get_interactive_tokens_and_lengths(lines, encode_fn)
+
     def build_dataset_for_inference(
         self, src_tokens: List[Tensor], src_lengths: List[int], constraints: Any = None
     ) -> Any:
-        """The lines of a buffer of fairseq-interactive, with the streams that can be made from lines."""
+        """Lines to translate, with the streams that can be made from them: those of a buffer of fairseq-interactive, or
+        a list, which is a document of its own."""
         dataset = super().build_dataset_for_inference(src_tokens, src_lengths, constraints)
-        streams = [stream.of_lines(dataset, self._last_line, self.cfg) for stream in self._wanted_streams()]
-        self._last_line = src_tokens[-1]
+        streams = [stream.of_lines(dataset, self._line_before, self.cfg) for stream in self._wanted_streams()]
+        self._last_line, self._line_before = src_tokens[-1], None
         self._lines = LineDataset(dataset, [stream for stream in streams if stream is not None])
         return self._lines
 
@@ -140,7 +165,7 @@ class ContextTranslationTask(TranslationTask):
         if from_checkpoint and not hasattr(model, "required_streams"):
             _ignore_streams(model)
         # Sources that are made longer, by concatenation, are made no longer than every model can read.
-        self.cfg.max_source_positions = min(self.cfg.max_source_positions, _max_source_positions(model))
+        self.cfg.max_source_positions = int(min(self.cfg.max_source_positions, _max_source_positions(model)))
         checkpoint = getattr(cfg, "warm_start", None)
         if checkpoint and not from_checkpoint:
             warm_start(model, checkpoint)
@@ -151,7 +176,7 @@ class ContextTranslationTask(TranslationTask):
         return False
 
     def get_batch_iterator(self, dataset: Any, *args: Any, required_batch_size_multiple: int = 1, **kwargs: Any) -> Any:
-        if dataset is not self.datasets.get(self.cfg.train_subset):
+        if dataset is not self._training_data:
             # fairseq's main drops what exceeds a multiple of it (its issue 5036); every line shall be translated.
             required_batch_size_multiple = 1
         kwargs["required_batch_size_multiple"] = required_batch_size_multiple
@@ -193,9 +218,9 @@ def _is_there(split: Split) -> bool:
     return True
 
 
-def _max_source_positions(model: Any) -> int:
+def _max_source_positions(model: Any) -> float:
     positions = model.max_positions()
-    return int(positions[0] if isinstance(positions, tuple) else positions)
+    return positions[0] if isinstance(positions, tuple) else math.inf  # others have no source of their own
 
 
 def _ignore_streams(model: Any) -> None:
