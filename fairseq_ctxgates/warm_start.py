@@ -2,17 +2,32 @@
 
 import logging
 from collections import defaultdict
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, Iterable, List
+from typing import Any, Dict, Iterable, List, Optional
 
 import torch
 from fairseq import checkpoint_utils
+from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
 from fairseq_ctxgates.compat import is_obsolete
 from fairseq_ctxgates.errors import UserError
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass
+class WarmStartConfig(FairseqDataclass):
+    """The option, the same on every backbone."""
+
+    warm_start: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "initialise everything but the mechanisms' own parameters from this checkpoint, at the start of "
+            "training (with the task context_translation)"
+        },
+    )
 
 
 def warm_start(model: Any, path: str) -> None:

@@ -3,7 +3,6 @@
 from typing import Any, Dict, List, Optional, Tuple
 
 import torch
-from fairseq import utils
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.distributed import fsdp_wrap
 from fairseq.models.transformer import TransformerDecoderBase, TransformerEncoderBase, TransformerModelBase
@@ -21,7 +20,7 @@ from fairseq_ctxgates.modules.decoder_layer import (
     inter_sentence_layers,
 )
 from fairseq_ctxgates.modules.dropout import replace_dropout
-from fairseq_ctxgates.modules.inter_sentence_gate import check_task, null_sentences, random_context, sentence_keys
+from fairseq_ctxgates.modules.inter_sentence_gate import check_task, preceding_input, random_context, sentence_keys
 
 EncoderOut = Dict[str, List[Tensor]]
 
@@ -32,7 +31,6 @@ class ContextTransformerEncoder(TransformerEncoderBase):
 
     def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Embedding) -> None:
         super().__init__(cfg, dictionary, embed_tokens)
-        self.eos = dictionary.eos()
         self.smoothing = build_smoothing(
             cfg.mechanisms, "encoder", embed_tokens.embedding_dim, dictionary, self.embed_scale
         )
@@ -56,29 +54,18 @@ class ContextTransformerEncoder(TransformerEncoderBase):
         token_embeddings: Optional[Tensor] = None,
         preceding_tokens: Optional[Tensor] = None,
     ) -> EncoderOut:
-        """As fairseq's. With ``preceding_tokens``, (batch, preceding length), the result also has ``preceding_out``,
-        h_a, (preceding length, batch, embed dim), and ``preceding_padding_mask``, (batch, preceding length)."""
+        """As fairseq's. Where there is an inter-sentence gate, it encodes ``preceding_tokens``, (batch, preceding
+        length), as well, and the result also has ``preceding_out``, h_a, (preceding length, batch, embed dim), and
+        ``preceding_padding_mask``, (batch, preceding length)."""
         encoder_out: EncoderOut = super().forward(src_tokens, src_lengths, return_all_hiddens, token_embeddings)
         if self.encodes_preceding:
-            if preceding_tokens is None:
-                raise ValueError("net_input has no preceding_tokens: is this the task context_translation?")
-            encoder_out.update(self.encode_preceding(preceding_tokens))
+            tokens = preceding_input(preceding_tokens, self.ablation, self.dictionary, self.max_positions())
+            preceding = super().forward(tokens)
+            encoder_out["preceding_out"] = preceding["encoder_out"]
+            encoder_out["preceding_padding_mask"] = preceding["encoder_padding_mask"]
             if self.ablation == "random":
                 encoder_out["sentence_keys"] = [sentence_keys(src_tokens, self.padding_idx)]
         return encoder_out
-
-    def encode_preceding(self, tokens: Tensor) -> EncoderOut:
-        """Encode the preceding sentences; one that is longer than the model's positions is cut at its beginning."""
-        if self.ablation == "null":
-            tokens = null_sentences(tokens, self.eos)
-        if tokens.size(1) > self.max_positions():
-            tokens = utils.convert_padding_direction(tokens, self.padding_idx, right_to_left=True)
-            tokens = tokens[:, -self.max_positions() :]
-        encoded = super().forward(tokens)
-        return {
-            "preceding_out": encoded["encoder_out"],
-            "preceding_padding_mask": encoded["encoder_padding_mask"],
-        }
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
         reordered: EncoderOut = super().reorder_encoder_out(encoder_out, new_order)
@@ -140,7 +127,7 @@ class ContextTransformerDecoder(TransformerDecoderBase):
             alignment_layer: whose attention is returned, from 0 as in fairseq; default: the last layer's
             alignment_heads: average the attention over this many heads; default: all
             return_attention: without it, attention over the source is computed the faster way, which has no weights
-            return_gates: also return the context gates
+            return_gates: also return the gates
 
         Returns:
             features, (batch, target length, embed dim), and a dictionary with ``attn``, a list of one (batch, target

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
-from fairseq import utils
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import FairseqEncoder, FairseqEncoderDecoderModel, FairseqIncrementalDecoder
 from torch import Tensor, nn
@@ -21,13 +20,14 @@ from fairseq_ctxgates.modules.gated_recurrent_unit import BidirectionalGRU
 from fairseq_ctxgates.modules.inter_sentence_gate import (
     InterSentenceGateConfig,
     check_task,
-    null_sentences,
+    preceding_input,
     random_context,
     sentence_keys,
 )
 from fairseq_ctxgates.modules.linear import replace_linear
 from fairseq_ctxgates.modules.recurrent_decoder_cell import Annotations, RecurrentDecoderCell, Step
 from fairseq_ctxgates.modules.recurrent_gates import RecurrentContextGateConfig
+from fairseq_ctxgates.warm_start import WarmStartConfig
 
 MECHANISM_PARTS = ("context_gate", "inter_sentence_gate", "preceding_attention", "smoothing")
 
@@ -36,7 +36,7 @@ IncrementalState = Dict[str, Dict[str, Any]]
 
 
 @dataclass
-class RNNSearchConfig(SmoothingConfig, InterSentenceGateConfig, RecurrentContextGateConfig):
+class RNNSearchConfig(WarmStartConfig, SmoothingConfig, InterSentenceGateConfig, RecurrentContextGateConfig):
     """The model's options. Sizes are those of the papers."""
 
     encoder_embed_dim: int = field(default=620, metadata={"help": "width of the source embeddings"})
@@ -86,13 +86,6 @@ class RNNSearchConfig(SmoothingConfig, InterSentenceGateConfig, RecurrentContext
     )
     max_source_positions: int = field(default=1024, metadata={"help": "maximum number of tokens in the source"})
     max_target_positions: int = field(default=1024, metadata={"help": "maximum number of tokens in the target"})
-    warm_start: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "initialise everything but the mechanisms' own parameters from this checkpoint, at the start of "
-            "training (with the task context_translation)"
-        },
-    )
 
 
 class RNNSearchEncoder(FairseqEncoder):
@@ -106,7 +99,7 @@ class RNNSearchEncoder(FairseqEncoder):
 
     def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Embedding) -> None:
         super().__init__(dictionary)
-        self.padding_idx, self.eos = dictionary.pad(), dictionary.eos()
+        self.padding_idx = dictionary.pad()
         self.max_source_positions = cfg.max_source_positions
         self.encodes_preceding = cfg.inter_sentence_gate
         self.ablation = str(cfg.inter_sentence_ablation)
@@ -135,27 +128,17 @@ class RNNSearchEncoder(FairseqEncoder):
         """
         sentences, encoder_out = [src_tokens], {}
         if self.encodes_preceding:
-            if preceding_tokens is None:
-                raise ValueError("net_input has no preceding_tokens: is this the task context_translation?")
+            preceding = preceding_input(preceding_tokens, self.ablation, self.dictionary, self.max_source_positions)
             if self.ablation == "random":
                 encoder_out["sentence_keys"] = [sentence_keys(src_tokens, self.padding_idx)]
             else:
-                sentences.append(self.preceding_sentences(preceding_tokens))
+                sentences.append(preceding)
         states, first = self.encode(sentences)
         for name, tokens, annotations in zip(("encoder", "preceding"), sentences, states):
             encoder_out[f"{name}_out"] = [annotations]
             encoder_out[f"{name}_padding_mask"] = [tokens.eq(self.padding_idx)]
         encoder_out["first_backward"] = [first[: len(src_tokens), self.hidden_size :]]
         return encoder_out
-
-    def preceding_sentences(self, tokens: Tensor) -> Tensor:
-        """What is encoded of the preceding sentences; one that is too long is cut at its beginning."""
-        if self.ablation == "null":
-            return null_sentences(tokens, self.eos)
-        if tokens.size(1) > self.max_source_positions:
-            tokens = utils.convert_padding_direction(tokens, self.padding_idx, right_to_left=True)
-            tokens = tokens[:, -self.max_source_positions :]
-        return tokens
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Embeddings, (batch, length, embed dim), of tokens (batch, length)."""

@@ -16,19 +16,12 @@ from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.modules.context_gate import ContextGateConfig
 from fairseq_ctxgates.modules.context_of_words import SmoothingConfig
 from fairseq_ctxgates.modules.inter_sentence_gate import InterSentenceGateConfig
+from fairseq_ctxgates.warm_start import WarmStartConfig
 
 
 @dataclass
-class MechanismsConfig(SmoothingConfig, InterSentenceGateConfig, ContextGateConfig):
+class MechanismsConfig(WarmStartConfig, SmoothingConfig, InterSentenceGateConfig, ContextGateConfig):
     """Every mechanism's options, as a model's parts read them: ``cfg.mechanisms``."""
-
-    warm_start: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "initialise everything but the mechanisms' own parameters from this checkpoint, at the start of "
-            "training (with the task context_translation)"
-        },
-    )
 
     @property
     def norm_order(self) -> str:

@@ -1,9 +1,10 @@
 """The inter-sentence gate (Kuang and Xiong 2018, *Fusing Recency into NMT with an Inter-Sentence Gate Model*)."""
 
 from dataclasses import dataclass, field
-from typing import Any, Tuple
+from typing import Any, Optional, Tuple
 
 import torch
+from fairseq import utils
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from torch import Tensor, nn
 
@@ -88,9 +89,26 @@ def check_task(task: Any) -> None:
         raise UserError("--inter-sentence-gate needs --task context_translation, which loads preceding sentences")
 
 
-def null_sentences(like: Tensor, eos: int) -> Tensor:
-    """What stands for the preceding sentence of a document's first: (eos, eos, eos) for each row, (batch, 3)."""
-    return torch.full((like.size(0), NULL_LENGTH), eos, dtype=like.dtype, device=like.device)
+def preceding_input(tokens: Optional[Tensor], ablation: str, dictionary: Any, max_positions: int) -> Tensor:
+    """What a model encodes of the preceding sentences.
+
+    Args:
+        tokens: (batch, preceding length), padded on either side
+        ablation: with ``null``, each is (eos, eos, eos), as that of a document's first sentence
+        dictionary: the source's
+        max_positions: a longer sentence is cut at its beginning
+
+    Raises:
+        ValueError: there are none.
+    """
+    if tokens is None:
+        raise ValueError("net_input has no preceding_tokens: is this the task context_translation?")
+    if ablation == "null":
+        return torch.full_like(tokens[:, :1], dictionary.eos()).repeat(1, NULL_LENGTH)
+    if tokens.size(1) > max_positions:
+        tokens = utils.convert_padding_direction(tokens, dictionary.pad(), right_to_left=True)
+        tokens = tokens[:, -max_positions:]
+    return tokens
 
 
 def sentence_keys(tokens: Tensor, padding: int) -> Tensor:
