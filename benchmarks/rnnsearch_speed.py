@@ -36,6 +36,8 @@ SYSTEMS = {
     "with context gate target": "--arch rnnsearch --context-gate target",
     "with context gate both": "--arch ctxgate_rnnsearch",
     "with inter-sentence gate": "--arch isg_rnnsearch",
+    "with smoothing fcwm": "--arch car_rnnsearch --smoothing fcwm --smoothing-side both --smoothing-words all",
+    "with smoothing ccwm": "--arch car_rnnsearch --smoothing ccwm --smoothing-side both --smoothing-words all",
 }
 PAIRS = (
     ("lstm", "rnnsearch"),
@@ -45,6 +47,8 @@ PAIRS = (
     ("rnnsearch", "with context gate target"),
     ("rnnsearch", "with context gate both"),
     ("with feedback attention", "with inter-sentence gate"),
+    ("rnnsearch", "with smoothing fcwm"),
+    ("rnnsearch", "with smoothing ccwm"),
 )
 
 

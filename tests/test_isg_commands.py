@@ -140,7 +140,22 @@ def test_a_flag_that_the_preset_sets_may_be_given(trained: Trained, tmp_path: Pa
     assert any("inter_sentence_gate" in name for name in state["model"])
 
 
-@pytest.mark.parametrize("extra", [("--checkpoint-activations",), ("--decoder-layerdrop", "0.5"), ("--update-freq", 2)])
+EVAL_BLEU = ("--eval-bleu", "--eval-bleu-args", '{"beam": 1, "max_len_b": 12}', "--eval-bleu-detok", "space")
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        ("--checkpoint-activations",),
+        ("--decoder-layerdrop", "0.5"),
+        ("--update-freq", 2),
+        pytest.param(
+            ("--memory-efficient-fp16", "--fp16-init-scale", 4),
+            marks=pytest.mark.skipif(torch.__version__ < "2", reason="torch 1.12 multiplies no float16 on the CPU"),
+        ),
+        EVAL_BLEU,
+    ],
+)
 def test_options_of_fairseq(trained: Trained, tmp_path: Path, extra: Tuple[Any, ...]) -> None:
     log = train(trained.data, tmp_path, *ISG, *extra, "--dropout", 0, "--max-epoch", 2)
     losses = [float(entry["train_loss"]) for entry in logged(log, "train")]
