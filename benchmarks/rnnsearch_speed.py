@@ -35,7 +35,7 @@ SYSTEMS = {
     "with context gate source": "--arch rnnsearch --context-gate source",
     "with context gate target": "--arch rnnsearch --context-gate target",
     "with context gate both": "--arch ctxgate_rnnsearch",
-    "with inter-sentence gate": "--arch isg_rnnsearch",
+    "with inter-sentence gate": "--task context_translation --arch isg_rnnsearch",
     "with smoothing fcwm": "--arch car_rnnsearch --smoothing fcwm --smoothing-side both --smoothing-words all",
     "with smoothing ccwm": "--arch car_rnnsearch --smoothing ccwm --smoothing-side both --smoothing-words all",
 }
