@@ -10,7 +10,6 @@ work of attention (tanh in RNNSearch, products in ``lstm``) counts nothing. Need
 """
 
 import argparse
-import json
 import logging
 from typing import Any, Callable, Dict, List
 
@@ -24,7 +23,9 @@ from benchmarks.transformer_speed import (
     decode,
     first_batches,
     forward,
+    get_parser,
     multiply_adds,
+    store,
     train_on,
 )
 
@@ -107,29 +108,13 @@ def print_table(results: List[Dict[str, Any]]) -> None:
         )
 
 
-def get_parser() -> argparse.ArgumentParser:
-    """The options of this command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", help="binarized data directory")
-    parser.add_argument("-s", "--source-lang", required=True)
-    parser.add_argument("-t", "--target-lang", required=True)
-    parser.add_argument("--embed-dim", type=int, default=620, help="of every model (default: the papers' 620)")
-    parser.add_argument("--hidden-size", type=int, default=1000, help="of every model (default: the papers' 1000)")
-    parser.add_argument("--max-tokens", type=int, default=4096, help="tokens a batch in training")
-    parser.add_argument("--batches", type=int, default=1, help="batches a block")
-    parser.add_argument("--blocks", type=int, default=9, help="blocks that are timed")
-    parser.add_argument("--beam", type=int, default=4)
-    parser.add_argument("--length", type=int, default=20, help="tokens that decoding makes of each sentence")
-    parser.add_argument("--threads", type=int, default=None, help="threads of torch (default: torch's choice)")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--json", help="also write the figures to this file")
-    return parser
-
-
 def main() -> None:
     """Compare every pair, print and store the figures."""
     logging.disable(logging.INFO)
-    args = get_parser().parse_args()
+    parser = get_parser(__doc__, batches=1)
+    parser.add_argument("--embed-dim", type=int, default=620, help="of every model (default: the papers' 620)")
+    parser.add_argument("--hidden-size", type=int, default=1000, help="of every model (default: the papers' 1000)")
+    args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)
     results = [result for names in PAIRS for result in compare_pair(args, list(names))]
@@ -137,10 +122,7 @@ def main() -> None:
     print(f"torch {torch.__version__}, {args.device}, {torch.get_num_threads()} threads, {size}")
     print_table(results)
     if args.json:
-        report = {"torch": torch.__version__, "device": args.device, "size": size, "results": results}
-        with open(args.json, "w", encoding="utf-8") as stream:
-            json.dump(report, stream, indent=2)
-            stream.write("\n")
+        store(args.json, args.device, size, results)
 
 
 if __name__ == "__main__":

@@ -160,16 +160,14 @@ def print_table(results: List[Dict[str, Any]], stock: str, ours: str) -> None:
         )
 
 
-def get_parser() -> argparse.ArgumentParser:
-    """The options of this command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def get_parser(description: str, batches: int) -> argparse.ArgumentParser:
+    """The options of every comparison of speeds; ``batches`` is the default for a block."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", help="binarized data directory")
     parser.add_argument("-s", "--source-lang", required=True)
     parser.add_argument("-t", "--target-lang", required=True)
-    parser.add_argument("--arch", default="rcg_transformer", help="architecture beside stock (default: %(default)s)")
-    parser.add_argument("--size", default=SIZE, help="fairseq-train options of both models (default: %(default)s)")
     parser.add_argument("--max-tokens", type=int, default=4096, help="tokens a batch in training")
-    parser.add_argument("--batches", type=int, default=3, help="batches a block")
+    parser.add_argument("--batches", type=int, default=batches, help="batches a block")
     parser.add_argument("--blocks", type=int, default=9, help="blocks that are timed")
     parser.add_argument("--beam", type=int, default=4)
     parser.add_argument("--length", type=int, default=20, help="tokens that decoding makes of each sentence")
@@ -179,10 +177,21 @@ def get_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def store(path: str, device: str, size: str, results: List[Dict[str, Any]]) -> None:
+    """Write the figures and what they were measured on to a JSON file."""
+    report = {"torch": torch.__version__, "device": device, "size": size, "results": results}
+    with open(path, "w", encoding="utf-8") as stream:
+        json.dump(report, stream, indent=2)
+        stream.write("\n")
+
+
 def main() -> None:
     """Build both systems, compare them, print and store the figures."""
     logging.disable(logging.INFO)
-    args = get_parser().parse_args()
+    parser = get_parser(__doc__, batches=3)
+    parser.add_argument("--arch", default="rcg_transformer", help="architecture beside stock (default: %(default)s)")
+    parser.add_argument("--size", default=SIZE, help="fairseq-train options of both models (default: %(default)s)")
+    args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)
     common = [args.data, "-s", args.source_lang, "-t", args.target_lang, "--label-smoothing", "0.1"]
@@ -221,13 +230,7 @@ def main() -> None:
     print(f"torch {torch.__version__}, {args.device}, {torch.get_num_threads()} threads, {args.size}")
     print_table(results, stock.name, ours.name)
     if args.json:
-        with open(args.json, "w", encoding="utf-8") as stream:
-            json.dump(
-                {"torch": torch.__version__, "device": args.device, "size": args.size, "results": results},
-                stream,
-                indent=2,
-            )
-            stream.write("\n")
+        store(args.json, args.device, args.size, results)
 
 
 if __name__ == "__main__":

@@ -138,3 +138,16 @@ def validate(data: Path, checkpoint: Any, *arguments: Any) -> Dict[str, Any]:
     options = ("--path", checkpoint, "--batch-size", "16", "--cpu", "--num-workers", "0", "--log-format", "json")
     (meters,) = logged(run("validate", data, *TASK, *options, *arguments), "valid")
     return meters
+
+
+def check_same_translations(found: Dict[int, Hypothesis], expected: Dict[int, Hypothesis]) -> None:
+    """The same sentences, words and, but for the last bits, scores."""
+    assert found.keys() == expected.keys()
+    for number, hypothesis in expected.items():
+        assert found[number].text == hypothesis.text
+        assert abs(found[number].score - hypothesis.score) <= 1e-4
+
+
+def differ(found: Dict[int, Hypothesis], expected: Dict[int, Hypothesis]) -> List[int]:
+    """The sentences whose scores are clearly not the same."""
+    return [number for number in expected if abs(found[number].score - expected[number].score) > 1e-3]

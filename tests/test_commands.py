@@ -25,6 +25,7 @@ from tests.commands import (
     TRAINING,
     USER_DIR,
     Hypothesis,
+    check_same_translations,
     generate,
     hypotheses,
     logged,
@@ -82,13 +83,6 @@ def check_same(found: Dict[str, Tensor], expected: Dict[str, Tensor], tolerance:
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         assert torch.allclose(found[name], value, rtol=0, atol=tolerance), name
-
-
-def check_same_translations(found: Dict[int, Hypothesis], expected: Dict[int, Hypothesis]) -> None:
-    assert found.keys() == expected.keys()
-    for number, hypothesis in expected.items():
-        assert found[number].text == hypothesis.text
-        assert found[number].score == pytest.approx(hypothesis.score, abs=1e-4)
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,8 @@ from tests.commands import (
     TASK,
     WORDS,
     Hypothesis,
+    check_same_translations,
+    differ,
     generate,
     hypotheses,
     logged,
@@ -98,17 +100,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 @pytest.fixture(scope="module")
 def translations(trained: Trained) -> Dict[int, Hypothesis]:
     return generate(trained.data, trained.isg)
-
-
-def check_same(found: Dict[int, Hypothesis], expected: Dict[int, Hypothesis]) -> None:
-    assert found.keys() == expected.keys()
-    for number, hypothesis in expected.items():
-        assert found[number].text == hypothesis.text
-        assert found[number].score == pytest.approx(hypothesis.score, abs=1e-4)
-
-
-def differ(found: Dict[int, Hypothesis], expected: Dict[int, Hypothesis]) -> List[int]:
-    return [number for number in expected if abs(found[number].score - expected[number].score) > 1e-3]
 
 
 # Training
@@ -191,7 +182,7 @@ def test_batches_change_nothing(trained: Trained, translations: Dict[int, Hypoth
     assert len(translations) == 20
     decoding = [option for option in DECODING if option not in ("--batch-size", "8")]
     output = run("generate", trained.data, *TASK, "--path", trained.isg, *decoding, *size)
-    check_same(hypotheses(output), translations)
+    check_same_translations(hypotheses(output), translations)
 
 
 def test_preceding_sentences_are_loaded_without_being_told(trained: Trained, tmp_path: Path) -> None:
@@ -212,10 +203,12 @@ def test_null_equals_documents_of_one_sentence(
     null = generate(trained.data, trained.isg, "--model-overrides", "{'inter_sentence_ablation': 'null'}")
     alone = Path(shutil.copytree(trained.data, tmp_path / "data"))
     write_preceding(alone, {split: [1] * sum(lengths) for split, lengths in DOCUMENTS.items()})
-    check_same(generate(alone, trained.isg), null)
+    check_same_translations(generate(alone, trained.isg), null)
     assert len(differ(null, translations)) > 10
     first = (0, 7, 19)  # of their documents
-    check_same({number: null[number] for number in first}, {number: translations[number] for number in first})
+    check_same_translations(
+        {number: null[number] for number in first}, {number: translations[number] for number in first}
+    )
 
 
 @pytest.mark.parametrize("ablation", ["closed", "random"])
@@ -225,7 +218,7 @@ def test_ablations(trained: Trained, translations: Dict[int, Hypothesis], ablati
     assert len(differ(found, translations)) > 10
     decoding = [option for option in DECODING if option not in ("--batch-size", "8")]
     output = run("generate", trained.data, *TASK, "--path", trained.isg, *decoding, *override, "--batch-size", "3")
-    check_same(hypotheses(output), found)
+    check_same_translations(hypotheses(output), found)
 
 
 def test_closed_after_a_warm_start_is_the_baseline(trained: Trained, tmp_path: Path) -> None:
@@ -233,7 +226,9 @@ def test_closed_after_a_warm_start_is_the_baseline(trained: Trained, tmp_path: P
     start = ("--warm-start", trained.plain, "--share-all-embeddings", "--lr", "0", "--max-update", 1)
     train(trained.data, tmp_path, *ISG, *start)
     closed = ("--model-overrides", "{'inter_sentence_ablation': 'closed'}")
-    check_same(generate(trained.data, tmp_path / "checkpoint_last.pt", *closed), generate(trained.data, trained.plain))
+    check_same_translations(
+        generate(trained.data, tmp_path / "checkpoint_last.pt", *closed), generate(trained.data, trained.plain)
+    )
 
 
 def test_score_reference(trained: Trained) -> None:
@@ -270,7 +265,7 @@ def test_replace_unk(trained: Trained, model: str, tmp_path: Path) -> None:
     write_preceding(tmp_path, {"test": DOCUMENTS["test"]})
     (tmp_path / "dictionary").write_text("q1 r1\n")
     raw = ("--dataset-impl", "raw", "--replace-unk", tmp_path / "dictionary")
-    check_same(generate(tmp_path, checkpoint, *raw), generate(trained.data, checkpoint))
+    check_same_translations(generate(tmp_path, checkpoint, *raw), generate(trained.data, checkpoint))
 
 
 @pytest.mark.parametrize("order", ["gate first", "plain first"])
@@ -311,7 +306,7 @@ def test_interactive_equals_generate(
     decoding = [option for option in DECODING if option not in ("--batch-size", "8")]
     sizes = ("--buffer-size", buffer_size, "--batch-size", min(buffer_size, 4))
     found = interactive(trained.data, trained.isg, lines, tmp_path, *decoding, *sizes)
-    check_same(dict(enumerate(h for h, line in zip(found, lines) if line)), translations)
+    check_same_translations(dict(enumerate(h for h, line in zip(found, lines) if line)), translations)
 
 
 def test_interactive_with_concatenation(trained: Trained, tmp_path: Path) -> None:
@@ -319,7 +314,7 @@ def test_interactive_with_concatenation(trained: Trained, tmp_path: Path) -> Non
     lines = [source for source, _ in TEXT["test"][0]]
     found = interactive(trained.data, trained.concatenated, lines, tmp_path, *DECODING, "--buffer-size", 8)
     expected = generate(trained.data, trained.concatenated)
-    check_same(dict(enumerate(found)), {number: expected[number] for number in range(len(lines))})
+    check_same_translations(dict(enumerate(found)), {number: expected[number] for number in range(len(lines))})
 
 
 def test_hub_takes_every_list_as_a_document(trained: Trained, translations: Dict[int, Hypothesis]) -> None:
@@ -357,7 +352,7 @@ def test_generate_concatenates_as_training_did(trained: Trained) -> None:
     with pytest.raises(UserError, match="--path: one model was trained with --concatenate-preceding, another without"):
         generate(trained.data, f"{trained.plain}:{trained.concatenated}")
     told = generate(trained.data, trained.concatenated, "--concatenate-preceding", "</s>")
-    check_same(generate(trained.data, trained.concatenated), told)
+    check_same_translations(generate(trained.data, trained.concatenated), told)
     source = re.findall(
         r"^S-1\t(.*)$", run("generate", trained.data, *TASK, "--path", trained.concatenated, *DECODING), re.M
     )

@@ -612,7 +612,9 @@ def test_the_target_may_change(copied: Path, use: Dict[str, Any]) -> None:
     path = copied / "dict.en.txt"
     first, second, *others = path.read_text().splitlines(keepends=True)
     path.write_text("".join([second, first, *others]))
-    make_context_task(copied, **use).load_dataset("train")
+    task = make_context_task(copied, **use)
+    task.load_dataset("train")
+    assert [stream.name for stream in task.dataset("train").streams] == ["preceding"]
 
 
 def test_no_stream(copied: Path, use: Dict[str, Any]) -> None:

@@ -21,7 +21,8 @@ from tests.commands import (
     DECODING,
     TASK,
     WORDS,
-    Hypothesis,
+    check_same_translations,
+    differ,
     generate,
     hypotheses,
     logged,
@@ -145,17 +146,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return Trained(data, logs, folder)
 
 
-def check_same(found: Dict[int, Hypothesis], expected: Dict[int, Hypothesis]) -> None:
-    assert found.keys() == expected.keys()
-    for number, hypothesis in expected.items():
-        assert found[number].text == hypothesis.text
-        assert found[number].score == pytest.approx(hypothesis.score, abs=1e-4)
-
-
-def differ(found: Dict[int, Hypothesis], expected: Dict[int, Hypothesis]) -> List[int]:
-    return [number for number in expected if abs(found[number].score - expected[number].score) > 1e-3]
-
-
 @pytest.mark.parametrize("name", ["plain", "isg", "gated", "smoothed", "all"])
 def test_models_learn_and_translate(trained: Trained, name: str) -> None:
     losses = [float(entry["train_loss"]) for entry in logged(trained.logs[name], "train")]
@@ -181,7 +171,7 @@ def test_interactive_follows_the_document(trained: Trained, tmp_path: Path) -> N
     found = hypotheses(run("interactive", trained.data, *command))
     lines_with_breaks = [number for number in range(len(lines) + len(documents) - 1) if number % (LENGTH + 1) != LENGTH]
     expected = generate(trained.data, trained.checkpoint("isg"))
-    check_same({number: found[line] for number, line in enumerate(lines_with_breaks)}, expected)
+    check_same_translations({number: found[line] for number, line in enumerate(lines_with_breaks)}, expected)
 
 
 @pytest.mark.parametrize("ablation", ["null", "closed", "random"])
@@ -203,7 +193,9 @@ def test_warm_start(trained: Trained, tmp_path: Path) -> None:
     train(trained.data, tmp_path, *ISG, *start)
     checkpoint = tmp_path / "checkpoint_last.pt"
     closed = ("--model-overrides", "{'inter_sentence_ablation': 'closed'}")
-    check_same(generate(trained.data, checkpoint, *closed), generate(trained.data, trained.checkpoint("plain")))
+    check_same_translations(
+        generate(trained.data, checkpoint, *closed), generate(trained.data, trained.checkpoint("plain"))
+    )
     parameters = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))["model"]
     copies = [name for name in parameters if ".preceding_attention." in name]
     assert len(copies) == 4

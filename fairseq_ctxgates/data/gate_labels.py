@@ -40,6 +40,7 @@ class GateLabels(SideStream):
 
     @classmethod
     def check_rows(cls, rows: MMapIndexedDataset, split: Split) -> None:
+        """Raise UserError unless every row has a label for each target token."""
         super().check_rows(rows, split)
         target = split.load_side(split.target_lang)
         differing = np.flatnonzero(rows.sizes != target.sizes)

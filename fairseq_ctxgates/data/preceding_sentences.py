@@ -77,6 +77,8 @@ class PrecedingSentences(SideStream):
 
     @classmethod
     def check_models(cls, config: Any, required: AbstractSet[str]) -> None:
+        """Raise UserError where options about preceding sentences are given to models that read none, or
+        contradict themselves."""
         if config.num_batch_buckets and cls.is_wanted(config, required):
             raise UserError("--num-batch-buckets does not go with preceding sentences: leave it out")
         ratio, max_length = config.preceding_length_ratio, config.preceding_max_length
@@ -99,6 +101,7 @@ class PrecedingSentences(SideStream):
 
     @classmethod
     def join(cls, parts: Sequence[MMapIndexedDataset], sample_ratios: Sequence[int]) -> np.ndarray:
+        """The row of each sentence's preceding one in the joined dataset, or ``NONE``, (sentences,)."""
         if len(parts) == 1:
             return preceding_rows(parts[0])  # fairseq repeats nothing where there is nothing to join
         joined, start = [], 0
@@ -118,6 +121,7 @@ class PrecedingSentences(SideStream):
 
     @classmethod
     def check_rows(cls, rows: MMapIndexedDataset, split: Split) -> None:
+        """Raise UserError unless every row is empty or names one row before it."""
         super().check_rows(rows, split)
         index_path = f"{split.stream_prefix(cls.name)}.idx"
         if (rows.sizes > 1).any():

@@ -362,6 +362,11 @@ class RNNSearchModel(FairseqEncoderDecoderModel):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "RNNSearchModel":
+        """Build a model for the task's dictionaries.
+
+        Raises:
+            UserError: options that contradict each other, the dictionaries or the task.
+        """
         cfg = complete(cfg)
         if cfg.inter_sentence_gate:
             check_task(task)

@@ -159,6 +159,11 @@ class ContextTranslationTask(TranslationTask):
         return [first, *takewhile(_is_there, others)]
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """Build a model as fairseq does, at the start of training from the checkpoint of ``--warm-start``.
+
+        Raises:
+            UserError: that checkpoint does not fit, or options contradict each other.
+        """
         model = super().build_model(cfg, from_checkpoint)
         self._readable_options |= _model_options(cfg)
         self._models.append(model)
