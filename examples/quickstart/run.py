@@ -30,14 +30,19 @@ PROBES = {name: f"test{number}" for number, name in enumerate(TEST_SETS) if name
 FIGURE = "gates.png"
 MARKER = "made-by-quickstart"
 
-DOCUMENTS = " ".join(
-    f"{split}=corpus/{name}.docids"
-    for split, name in [("train", "train"), ("valid", "valid"), ("test", "test"), *((s, p) for p, s in PROBES.items())]
-)
+SPLITS = [("train", "train"), ("valid", "valid"), ("test", "test"), *((split, name) for name, split in PROBES.items())]
+
+
+def files_by_split(extension: str) -> str:
+    """A file of the corpus for each split of the data, as the preprocessing commands are told."""
+    return " ".join(f"{split}=corpus/{name}.{extension}" for split, name in SPLITS)
+
+
+LANGUAGES = "--source-lang en --target-lang de"
 STREAMS = {
-    "gate labels": "ctxgates gate-labels data-bin --source-lang en --target-lang de",
-    "preceding sentences": "ctxgates preceding-sentences data-bin --source-lang en --target-lang de "
-    f"--documents {DOCUMENTS}",
+    "gate labels": f"ctxgates gate-labels data-bin {LANGUAGES}",
+    "preceding sentences": f"ctxgates preceding-sentences data-bin {LANGUAGES} --documents {files_by_split('docids')}",
+    "relations": f"ctxgates relations data-bin {LANGUAGES} --extractor jsonl --relations {files_by_split('tuples.jsonl')}",
 }
 
 PLAIN_LOSS = "--criterion label_smoothed_cross_entropy --label-smoothing 0.1"
@@ -80,6 +85,15 @@ MODELS = (
         f"--task context_translation --load-preceding-sentences --arch isg_transformer {PLAIN_LOSS}",
         streams=("preceding sentences",),
         ablations=(("preceding is NULL", "{'inter_sentence_ablation': 'null'}"),),
+    ),
+    Model(
+        "relations",
+        f"--task context_translation --load-relations --arch fra_transformer {PLAIN_LOSS}",
+        streams=("relations",),
+    ),
+    Model(
+        "Compare Fusion",
+        f"--task context_translation --arch fra_transformer --relation-ablation compare {PLAIN_LOSS}",
     ),
     Model("smoothing", f"--task context_translation --arch car_transformer {PLAIN_LOSS}"),
     Model(

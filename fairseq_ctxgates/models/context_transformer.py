@@ -1,5 +1,6 @@
 """The Transformer with the mechanisms in its decoder layers, and its named architectures."""
 
+import re
 from typing import Any, Dict, List, Optional, Tuple
 
 import torch
@@ -10,7 +11,7 @@ from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from torch import Tensor, nn
 
 from fairseq_ctxgates.compat import EncoderLayer
-from fairseq_ctxgates.models.presets import register_presets
+from fairseq_ctxgates.models.presets import check_task, register_presets
 from fairseq_ctxgates.models.transformer_config import ContextTransformerConfig, transformer_config
 from fairseq_ctxgates.modules.context_of_words import build_smoothing, embed_words
 from fairseq_ctxgates.modules.decoder_layer import (
@@ -20,14 +21,16 @@ from fairseq_ctxgates.modules.decoder_layer import (
     inter_sentence_layers,
 )
 from fairseq_ctxgates.modules.dropout import replace_dropout
-from fairseq_ctxgates.modules.inter_sentence_gate import check_task, preceding_input, random_context, sentence_keys
+from fairseq_ctxgates.modules.inter_sentence_gate import preceding_input, random_context, sentence_keys
+from fairseq_ctxgates.modules.relation_fusion import MultiplyingEncoderLayer, both_masks, encodes_relations
 
 EncoderOut = Dict[str, List[Tensor]]
 
 
 class ContextTransformerEncoder(TransformerEncoderBase):
     """fairseq's Transformer encoder, the same on both stacks, over embeddings that may be smoothed; it also encodes the
-    preceding sentence where there is an inter-sentence gate for it."""
+    preceding sentence where there is an inter-sentence gate for it, and the sentence once more under its relation mask
+    where relations are fused into the decoder."""
 
     def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Embedding) -> None:
         super().__init__(cfg, dictionary, embed_tokens)
@@ -36,9 +39,12 @@ class ContextTransformerEncoder(TransformerEncoderBase):
         )
         self.encodes_preceding = bool(inter_sentence_layers(cfg))
         self.ablation = str(cfg.mechanisms.inter_sentence_ablation)
+        self.encodes_relations = encodes_relations(cfg)
+        self.attention_heads = cfg.encoder.attention_heads
 
     def build_encoder_layer(self, cfg: Any) -> nn.Module:
-        return _wrap_layer(EncoderLayer(cfg), cfg)
+        multiplies = encodes_relations(cfg) and str(cfg.mechanisms.relation_operation) == "multiply"
+        return _wrap_layer(MultiplyingEncoderLayer(cfg) if multiplies else EncoderLayer(cfg), cfg)
 
     def forward_embedding(self, src_tokens: Tensor, token_embedding: Optional[Tensor] = None) -> Tuple[Tensor, Tensor]:
         if token_embedding is None:
@@ -53,11 +59,18 @@ class ContextTransformerEncoder(TransformerEncoderBase):
         return_all_hiddens: bool = False,
         token_embeddings: Optional[Tensor] = None,
         preceding_tokens: Optional[Tensor] = None,
+        relation_mask: Optional[Tensor] = None,
     ) -> EncoderOut:
         """As fairseq's. Where there is an inter-sentence gate, it encodes ``preceding_tokens``, (batch, preceding
         length), as well, and the result also has ``preceding_out``, h_a, (preceding length, batch, embed dim), and
-        ``preceding_padding_mask``, (batch, preceding length)."""
-        encoder_out: EncoderOut = super().forward(src_tokens, src_lengths, return_all_hiddens, token_embeddings)
+        ``preceding_padding_mask``, (batch, preceding length). Where relations are fused, it encodes the source under
+        ``relation_mask``, (batch, source length, source length), as well, and the result also has ``relation_out``, h',
+        (source length, batch, embed dim)."""
+        encoder_out: EncoderOut
+        if self.encodes_relations:
+            encoder_out = self.encode_twice(src_tokens, relation_mask, return_all_hiddens, token_embeddings)
+        else:
+            encoder_out = super().forward(src_tokens, src_lengths, return_all_hiddens, token_embeddings)
         if self.encodes_preceding:
             tokens = preceding_input(preceding_tokens, self.ablation, self.dictionary, self.max_positions())
             preceding = super().forward(tokens)
@@ -67,9 +80,48 @@ class ContextTransformerEncoder(TransformerEncoderBase):
                 encoder_out["sentence_keys"] = [sentence_keys(src_tokens, self.padding_idx)]
         return encoder_out
 
+    def encode_twice(
+        self,
+        src_tokens: Tensor,
+        relation_mask: Optional[Tensor],
+        return_all_hiddens: bool,
+        token_embeddings: Optional[Tensor],
+    ) -> EncoderOut:
+        """Encode the source as always and under the relation mask, by the same layers, as one batch of twice the size
+        (Li et al. 2022, equation 8).
+
+        Raises:
+            ValueError: there is no mask.
+        """
+        if relation_mask is None:
+            raise ValueError("net_input has no relation_mask: is this the task context_translation?")
+        padding_mask = src_tokens.eq(self.padding_idx)
+        x, embedding = self.forward_embedding(src_tokens, token_embeddings)
+        x = x.masked_fill(padding_mask.unsqueeze(-1), 0).transpose(0, 1).repeat(1, 2, 1)
+        both_padding_masks = padding_mask.repeat(2, 1) if padding_mask.any() else None
+        attention_mask = both_masks(relation_mask, self.attention_heads)
+        states = [x]
+        for layer in self.layers:
+            x = layer(x, both_padding_masks, attention_mask)
+            states.append(x)
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        sentence, relation = x.chunk(2, dim=1)
+        return {
+            "encoder_out": [sentence],
+            "relation_out": [relation],
+            "encoder_padding_mask": [padding_mask],
+            "encoder_embedding": [embedding],
+            "encoder_states": [state.chunk(2, dim=1)[0] for state in states] if return_all_hiddens else [],
+            "fc_results": [],
+            "src_tokens": [],
+            "src_lengths": [(~padding_mask).sum(dim=1, keepdim=True, dtype=torch.int32)],
+        }
+
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
         reordered: EncoderOut = super().reorder_encoder_out(encoder_out, new_order)
-        for name, batch_dim in (("preceding_out", 1), ("preceding_padding_mask", 0), ("sentence_keys", 0)):
+        batch_dims = {"preceding_out": 1, "preceding_padding_mask": 0, "sentence_keys": 0, "relation_out": 1}
+        for name, batch_dim in batch_dims.items():
             if name in encoder_out:
                 reordered[name] = [tensor.index_select(batch_dim, new_order) for tensor in encoder_out[name]]
         return reordered
@@ -117,6 +169,7 @@ class ContextTransformerDecoder(TransformerDecoderBase):
         alignment_heads: Optional[int] = None,
         return_attention: bool = True,
         return_gates: bool = False,
+        return_preceding_attention: bool = False,
         **_: Any,
     ) -> Tuple[Tensor, Dict[str, Any]]:
         """Run the decoder without its output layer.
@@ -128,52 +181,53 @@ class ContextTransformerDecoder(TransformerDecoderBase):
             alignment_heads: average the attention over this many heads; default: all
             return_attention: without it, attention over the source is computed the faster way, which has no weights
             return_gates: also return the gates
+            return_preceding_attention: also return the attention over the preceding sentence
 
         Returns:
             features, (batch, target length, embed dim), and a dictionary with ``attn``, a list of one (batch, target
             length, source length) or None; ``inner_states``, each layer's input and the last one's output, (target
             length, batch, embed dim); and, if asked for, ``gates`` and ``inter_sentence_gates``: z, (target length,
-            batch, embed dim), by the number of its layer from 1 at the bottom, of the layers that ran (LayerDrop)
+            batch, embed dim), by the number of its layer from 1 at the bottom, of the layers that ran (LayerDrop), and
+            ``preceding_attention``, (heads, batch, target length, preceding length), by the layer as well
         """
         if alignment_layer is None:
             alignment_layer = self.num_layers - 1
         x, padding_mask = self.embed(prev_output_tokens, incremental_state)
         future_mask = None if incremental_state is not None or full_context_alignment else self.buffered_future_mask(x)
 
-        attention, inner_states = None, [x]
-        gates: Dict[str, Dict[int, Tensor]] = {"gates": {}, "inter_sentence_gates": {}}
+        inner_states = [x]
+        outputs: Dict[int, LayerOutput] = {}
         for layer in self.layers:
             output = LayerOutput(
                 *layer(
                     x,
-                    encoder_out["encoder_out"][0],
-                    _first(encoder_out, "encoder_padding_mask"),
-                    incremental_state,
+                    incremental_state=incremental_state,
                     self_attn_mask=future_mask,
                     self_attn_padding_mask=padding_mask,
                     need_attn=return_attention and layer.number - 1 == alignment_layer,
-                    preceding_out=_first(encoder_out, "preceding_out"),
-                    preceding_padding_mask=_first(encoder_out, "preceding_padding_mask"),
+                    need_preceding_attn=return_preceding_attention,
                     preceding_context=self.random_context(encoder_out, layer.number, prev_output_tokens, x),
+                    **_memories(encoder_out),
                 )
             )
             x = output.x
             inner_states.append(x)
-            if output.attention is not None:
-                attention = output.attention[:alignment_heads].float().mean(dim=0).to(x)
-            if output.context_gate is not None:
-                gates["gates"][layer.number] = output.context_gate
-            if output.inter_sentence_gate is not None:
-                gates["inter_sentence_gates"][layer.number] = output.inter_sentence_gate
+            outputs[layer.number] = output
 
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         x = x.transpose(0, 1)
         if self.project_out_dim is not None:
             x = self.project_out_dim(x)
-        extra: Dict[str, Any] = {"attn": [attention], "inner_states": inner_states}
+        attention = [
+            weights[:alignment_heads].float().mean(dim=0).to(x) for weights in _by_layer(outputs, "attention").values()
+        ]
+        extra: Dict[str, Any] = {"attn": attention or [None], "inner_states": inner_states}
         if return_gates:
-            extra.update(gates)
+            extra["gates"] = _by_layer(outputs, "context_gate")
+            extra["inter_sentence_gates"] = _by_layer(outputs, "inter_sentence_gate")
+        if return_preceding_attention:
+            extra["preceding_attention"] = _by_layer(outputs, "preceding_attention")
         return x, extra
 
     def random_context(
@@ -224,9 +278,8 @@ class ContextTransformerModel(TransformerModelBase):
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "ContextTransformerModel":
         cfg = transformer_config(cfg)
-        if inter_sentence_layers(cfg):
-            check_task(task)
         model = super().build_model(cfg, task)
+        check_task(task, model.required_streams)
         replace_dropout(model)
         return model
 
@@ -245,6 +298,7 @@ class ContextTransformerModel(TransformerModelBase):
         prev_output_tokens: Tensor,
         return_all_hiddens: bool = True,
         preceding_tokens: Optional[Tensor] = None,
+        relation_mask: Optional[Tensor] = None,
         **kwargs: Any,
     ) -> Tuple[Tensor, Dict[str, Any]]:
         """
@@ -253,13 +307,19 @@ class ContextTransformerModel(TransformerModelBase):
             src_lengths: (batch,)
             prev_output_tokens: (batch, target length)
             preceding_tokens: the preceding sentences, (batch, preceding length), for an inter-sentence gate
+            relation_mask: M, (batch, source length, source length), true where a position may see another in the
+                relation encoding
             kwargs: for the decoder, as ``return_gates``
 
         Returns:
             logits, (batch, target length, vocabulary), and the dictionary of the decoder
         """
         encoder_out = self.encoder(
-            src_tokens, src_lengths, return_all_hiddens=return_all_hiddens, preceding_tokens=preceding_tokens
+            src_tokens,
+            src_lengths,
+            return_all_hiddens=return_all_hiddens,
+            preceding_tokens=preceding_tokens,
+            relation_mask=relation_mask,
         )
         return self.decoder(prev_output_tokens, encoder_out=encoder_out, **kwargs)
 
@@ -271,23 +331,48 @@ class ContextTransformerModel(TransformerModelBase):
     @property
     def required_streams(self) -> Tuple[str, ...]:
         """The side streams that the model's input needs, by name."""
-        return ("preceding",) if inter_sentence_layers(self.cfg) else ()
+        is_read = {"preceding": bool(inter_sentence_layers(self.cfg)), "relation": encodes_relations(self.cfg)}
+        return tuple(name for name, is_required in is_read.items() if is_required)
 
     def is_mechanism_parameter(self, name: str) -> bool:
         """Whether a parameter belongs to a mechanism, and so is not in a plain Transformer's checkpoint."""
-        parts = ("context_gate", "inter_sentence_gate", "preceding_attn", "smoothing")
+        parts = (
+            "context_gate",
+            "inter_sentence_gate",
+            "preceding_attn",
+            "relation_attn",
+            "relation_fusion",
+            "smoothing",
+        )
         return any(f".{part}." in name for part in parts)
 
     def starts_as(self, name: str) -> Optional[str]:
         """The parameter that one of a mechanism's own starts as a copy of, in a warm start: attention over the
-        preceding sentence starts as that over the sentence."""
-        return name.replace(".preceding_attn.", ".encoder_attn.") if ".preceding_attn." in name else None
+        preceding sentence, or over the relation encoding, starts as that over the sentence."""
+        copy = re.sub(r"\.(preceding|relation)_attn\.", ".encoder_attn.", name)
+        return copy if copy != name else None
 
 
 def _first(encoder_out: EncoderOut, name: str) -> Optional[Tensor]:
     """An entry of the encoder's output, which fairseq wraps in a list that may be empty."""
     entry = encoder_out.get(name)
     return entry[0] if entry else None
+
+
+def _memories(encoder_out: EncoderOut) -> Dict[str, Optional[Tensor]]:
+    """What a decoder layer attends to, by the names of its arguments. Without a relation encoding the ordinary one
+    takes its place (Compare Fusion)."""
+    names = ("encoder_out", "encoder_padding_mask", "relation_out", "preceding_out", "preceding_padding_mask")
+    memories = {name: _first(encoder_out, name) for name in names}
+    if memories["relation_out"] is None:
+        memories["relation_out"] = memories["encoder_out"]
+    return memories
+
+
+def _by_layer(outputs: Dict[int, LayerOutput], name: str) -> Dict[int, Tensor]:
+    """What the layers returned under this name, by the layer's number, of those that returned it."""
+    found = {number: getattr(output, name) for number, output in outputs.items()}
+    return {number: tensor for number, tensor in found.items() if tensor is not None}
 
 
 def _wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
@@ -300,6 +385,7 @@ def _wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
 MECHANISMS: Dict[str, Dict[str, Any]] = {
     "context_transformer": {},
     "rcg_transformer": {"context_gate": "interpolate"},
+    "fra_transformer": {"relation_fusion": "transform"},
     "isg_transformer": {"inter_sentence_gate": True},
     "car_transformer": {"smoothing": "fcwm"},
 }

@@ -1,10 +1,12 @@
 """Named architectures: the options of a model with other defaults."""
 
 from dataclasses import field, fields, make_dataclass
-from typing import Any, Dict, Type
+from typing import Any, Dict, Sequence, Type
 
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import register_model
+
+from fairseq_ctxgates.errors import UserError
 
 Defaults = Dict[str, Any]
 
@@ -28,6 +30,15 @@ def register_presets(
             arch = f"{mechanism}{suffix}"
             architecture = type(arch, (model,), {"__doc__": model.__doc__})
             register_model(arch, dataclass=preset(arch, config, {**options, **dimensions}))(architecture)
+
+
+def check_task(task: Any, required_streams: Sequence[str]) -> None:
+    """Raise UserError unless the task can load the side streams that a model requires."""
+    if required_streams and not hasattr(task.cfg, "load_gate_labels"):
+        raise UserError(
+            f"this architecture reads side streams ({', '.join(required_streams)}): give --task context_translation, "
+            f"which loads them"
+        )
 
 
 def preset(name: str, config: Type[FairseqDataclass], defaults: Defaults) -> Type[FairseqDataclass]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.layer_list import parse_layers
-from fairseq_ctxgates.models.presets import register_presets
+from fairseq_ctxgates.models.presets import check_task, register_presets
 from fairseq_ctxgates.modules.additive_attention import sentences_of_rows, weighted_sum
 from fairseq_ctxgates.modules.context_of_words import SmoothingConfig, build_smoothing, embed_words
 from fairseq_ctxgates.modules.deep_output import DeepOutput
@@ -19,7 +19,6 @@ from fairseq_ctxgates.modules.dropout import Dropout
 from fairseq_ctxgates.modules.gated_recurrent_unit import BidirectionalGRU
 from fairseq_ctxgates.modules.inter_sentence_gate import (
     InterSentenceGateConfig,
-    check_task,
     preceding_input,
     random_context,
     sentence_keys,
@@ -265,6 +264,7 @@ class RNNSearchDecoder(FairseqIncrementalDecoder):
         incremental_state: Optional[IncrementalState] = None,
         return_attention: bool = True,
         return_gates: bool = False,
+        return_preceding_attention: bool = False,
         **_: Any,
     ) -> Tuple[Tensor, Dict[str, Any]]:
         """Run the decoder without its output layer.
@@ -273,12 +273,13 @@ class RNNSearchDecoder(FairseqIncrementalDecoder):
             features, (batch, target length, output dim), and a dictionary with ``attn``, a list of one (batch, target
             length, source length) or None; and, if asked for, ``gates``: the weight of the source by the context gate,
             (target length, batch, hidden size), and ``inter_sentence_gates``: z, (target length, batch, context dim),
-            each by the number of its layer, 1
+            each by the number of its layer, 1; and, if asked for, ``preceding_attention``, (heads: 1, batch, target
+            length, preceding length), by the layer as well
         """
         words = self.embed(prev_output_tokens, incremental_state)
         cached = self.get_incremental_state(incremental_state, "decoder") or self.start(encoder_out)
         steps = self.run_steps(words, self.random_contexts(encoder_out, prev_output_tokens, words), cached)
-        states, attention, context_gates, inter_sentence_gates = zip(*steps)
+        states, attention, context_gates, inter_sentence_gates, preceding_attention = zip(*steps)
         self.set_incremental_state(incremental_state, "decoder", {**cached, "state": states[-1]})
 
         weights = torch.stack(attention, dim=1)
@@ -288,6 +289,9 @@ class RNNSearchDecoder(FairseqIncrementalDecoder):
         if return_gates:
             for name, gates in (("gates", context_gates), ("inter_sentence_gates", inter_sentence_gates)):
                 extra[name] = {} if gates[0] is None else {1: torch.stack(gates)}
+        if return_preceding_attention:
+            is_there = preceding_attention[0] is not None
+            extra["preceding_attention"] = {1: torch.stack(preceding_attention, dim=1)[None]} if is_there else {}
         return self.output_dropout(features), extra
 
     def embed(self, tokens: Tensor, incremental_state: Optional[IncrementalState]) -> Tensor:
@@ -368,8 +372,6 @@ class RNNSearchModel(FairseqEncoderDecoderModel):
             UserError: options that contradict each other, the dictionaries or the task.
         """
         cfg = complete(cfg)
-        if cfg.inter_sentence_gate:
-            check_task(task)
         source, target = task.source_dictionary, task.target_dictionary
         source_embeddings = _embeddings(source, cfg.encoder_embed_dim)
         if cfg.share_all_embeddings:
@@ -381,6 +383,7 @@ class RNNSearchModel(FairseqEncoderDecoderModel):
         encoder = RNNSearchEncoder(cfg, source, source_embeddings)
         decoder = RNNSearchDecoder(cfg, target, target_embeddings, context_dim=2 * cfg.encoder_hidden_size)
         model = cls(cfg, encoder, decoder)
+        check_task(task, model.required_streams)
         replace_linear(model)
         return model
 

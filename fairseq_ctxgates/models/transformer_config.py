@@ -16,11 +16,14 @@ from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.modules.context_gate import ContextGateConfig
 from fairseq_ctxgates.modules.context_of_words import SmoothingConfig
 from fairseq_ctxgates.modules.inter_sentence_gate import InterSentenceGateConfig
+from fairseq_ctxgates.modules.relation_fusion import RelationFusionConfig
 from fairseq_ctxgates.warm_start import WarmStartConfig
 
 
 @dataclass
-class MechanismsConfig(WarmStartConfig, SmoothingConfig, InterSentenceGateConfig, ContextGateConfig):
+class MechanismsConfig(
+    WarmStartConfig, SmoothingConfig, RelationFusionConfig, InterSentenceGateConfig, ContextGateConfig
+):
     """Every mechanism's options, as a model's parts read them: ``cfg.mechanisms``."""
 
     @property

@@ -9,8 +9,10 @@ from fairseq_ctxgates.layer_list import parse_layers
 from fairseq_ctxgates.modules.context_gate import ContextGate
 from fairseq_ctxgates.modules.inter_sentence_gate import InterSentenceGate
 from fairseq_ctxgates.modules.norm_order import NormOrder
+from fairseq_ctxgates.modules.relation_fusion import RelationFusion, relation_layers
 
-IncrementalState = Dict[str, Dict[str, Optional[Tensor]]]
+IncrementalState = Dict[str, Dict[str, Any]]
+RELATION_STATE = "relation_attention"  # where the incremental state has one of its own for attention over h'
 
 
 class Memory(NamedTuple):
@@ -23,20 +25,22 @@ class Memory(NamedTuple):
 
 class LayerOutput(NamedTuple):
     """What a layer returns, a plain tuple once activation checkpointing has handled it. Gates: (target length, batch,
-    embed dim); attention: (heads, batch, target length, source length)."""
+    embed dim); attention: (heads, batch, target length, source length); over the preceding sentence: (heads, batch,
+    target length, preceding length)."""
 
     x: Tensor
     attention: Optional[Tensor]
     context_gate: Optional[Tensor]
     inter_sentence_gate: Optional[Tensor]
+    preceding_attention: Optional[Tensor]
 
 
 class ContextDecoderLayer(TransformerDecoderLayerBase):
     """One decoder layer: target context, source context, what connects them, feed-forward.
 
     Its parts and parameter names are fairseq's, so that a plain Transformer's checkpoint fits; ``context_gate`` is
-    :class:`ContextGate` or None, ``inter_sentence_gate`` is :class:`InterSentenceGate` or None. Without both the layer
-    is fairseq's.
+    :class:`ContextGate` or None, ``inter_sentence_gate`` is :class:`InterSentenceGate` or None, ``relation_fusion`` is
+    :class:`RelationFusion` or None. Without them the layer is fairseq's.
 
     Args:
         cfg: the model's ``TransformerConfig``, with the mechanisms' options as ``cfg.mechanisms``
@@ -53,6 +57,12 @@ class ContextDecoderLayer(TransformerDecoderLayerBase):
             is_closed = cfg.mechanisms.inter_sentence_ablation == "closed"
             self.inter_sentence_gate = InterSentenceGate(self.embed_dim, self.embed_dim, is_closed)
             self.preceding_attn = self.build_encoder_attention(self.embed_dim, cfg)
+        self.relation_fusion, self.relation_attn = None, None
+        if number in relation_layers(cfg):
+            options = cfg.mechanisms
+            self.relation_fusion = RelationFusion(str(options.relation_fusion), self.embed_dim, options.relation_lambda)
+            if options.separate_relation_attention:
+                self.relation_attn = self.build_encoder_attention(self.embed_dim, cfg)
 
     def forward(
         self,
@@ -63,9 +73,11 @@ class ContextDecoderLayer(TransformerDecoderLayerBase):
         self_attn_mask: Optional[Tensor] = None,
         self_attn_padding_mask: Optional[Tensor] = None,
         need_attn: bool = False,
+        relation_out: Optional[Tensor] = None,
         preceding_out: Optional[Tensor] = None,
         preceding_padding_mask: Optional[Tensor] = None,
         preceding_context: Optional[Tensor] = None,
+        need_preceding_attn: bool = False,
     ) -> LayerOutput:
         """
         Args:
@@ -75,19 +87,29 @@ class ContextDecoderLayer(TransformerDecoderLayerBase):
             self_attn_mask: (target length, target length), added to the scores
             self_attn_padding_mask: (batch, target length), true at padding
             need_attn: also return the attention over the sentence
+            relation_out: h', the relation encoding of the sentence, of the shape of h, for a relation fusion
             preceding_out: h_a, the encoding of the preceding sentence, (preceding length, batch, embed dim), for an
                 inter-sentence gate
             preceding_padding_mask: (batch, preceding length), true at padding
             preceding_context: what stands for c_a in the place of attention over the preceding sentence (an ablation)
+            need_preceding_attn: also return the attention over the preceding sentence
         """
         target = self.target_context(x, incremental_state, self_attn_mask, self_attn_padding_mask)
         query = self.norm_order.input(self.encoder_attn_layer_norm, target)
-        sentence, preceding = Memory(encoder_out, encoder_padding_mask), Memory(preceding_out, preceding_padding_mask)
-        source, attention, inter_sentence_gate = self.source_context(
-            query, sentence, preceding, incremental_state, need_attn, preceding_context
-        )
-        x, context_gate = self.connect(target, source, query)
-        return LayerOutput(self.feed_forward(x), attention, context_gate, inter_sentence_gate)
+        sentence, relation = Memory(encoder_out, encoder_padding_mask), Memory(relation_out, encoder_padding_mask)
+        source, attention = attend(self.encoder_attn, query, sentence, incremental_state, need_attn)
+        if self.relation_fusion is not None:
+            source = self.relation_fusion(source, self.relation_context(query, relation, incremental_state))
+        inter_sentence_gate, preceding_attention = None, None
+        if self.inter_sentence_gate is not None:
+            if preceding_context is None:
+                preceding = Memory(preceding_out, preceding_padding_mask)
+                preceding_context, preceding_attention = attend(
+                    self.preceding_attn, query, preceding, incremental_state, need_preceding_attn
+                )
+            source, inter_sentence_gate = self.inter_sentence_gate(query, source, preceding_context)
+        x, context_gate = self.connect(target, self.dropout_module(source), query)
+        return LayerOutput(self.feed_forward(x), attention, context_gate, inter_sentence_gate, preceding_attention)
 
     def target_context(
         self,
@@ -109,24 +131,22 @@ class ContextDecoderLayer(TransformerDecoderLayerBase):
         )
         return self.norm_order.add(self.self_attn_layer_norm, x, self.dropout_module(attended))
 
-    def source_context(
-        self,
-        query: Tensor,
-        sentence: Memory,
-        preceding: Memory,
-        incremental_state: Optional[IncrementalState],
-        need_attn: bool,
-        preceding_context: Optional[Tensor],
-    ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
-        """Attention over the sentence, mixed with that over the preceding sentence where there is a gate for it, before
-        any normalisation; the attention over the sentence if asked for; and the gate."""
-        context, attention = attend(self.encoder_attn, query, sentence, incremental_state, need_attn)
-        gate = None
-        if self.inter_sentence_gate is not None:
-            if preceding_context is None:
-                preceding_context, _ = attend(self.preceding_attn, query, preceding, incremental_state)
-            context, gate = self.inter_sentence_gate(query, context, preceding_context)
-        return self.dropout_module(context), attention, gate
+    def relation_context(
+        self, query: Tensor, relation: Memory, incremental_state: Optional[IncrementalState]
+    ) -> Tensor:
+        """s̃, attention over the relation encoding, with the parameters of that over the sentence or its own (Li et al.
+        2022, equation 11)."""
+        if self.relation_attn is not None:
+            return attend(self.relation_attn, query, relation, incremental_state)[0]
+        # The same module twice: between decoding steps it keeps h' apart from h.
+        apart = None if incremental_state is None else incremental_state.setdefault(RELATION_STATE, {})
+        return attend(self.encoder_attn, query, relation, apart)[0]
+
+    def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
+        """Reorder what :meth:`relation_context` keeps apart; fairseq calls this of every module, and so has reordered
+        the rest."""
+        if self.relation_fusion is not None and self.relation_attn is None and RELATION_STATE in incremental_state:
+            self.encoder_attn.reorder_incremental_state(incremental_state[RELATION_STATE], new_order)
 
     def connect(self, target: Tensor, source: Tensor, target_input: Tensor) -> Tuple[Tensor, Optional[Tensor]]:
         """Join t and att(t, h): by the residual connection, or by the context gate, which also gives z."""

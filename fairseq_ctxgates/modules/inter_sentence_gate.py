@@ -8,8 +8,6 @@ from fairseq import utils
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from torch import Tensor, nn
 
-from fairseq_ctxgates.errors import UserError
-
 AblationChoice = ChoiceEnum(["none", "null", "closed", "random"])
 NULL_LENGTH = 3  # of what stands before a document's first sentence
 
@@ -81,12 +79,6 @@ class InterSentenceGate(nn.Module):
         else:
             z = torch.sigmoid(self.from_state(state) + self.from_sentence(sentence) + self.from_preceding(preceding))
         return torch.lerp(self.sentence_proj(sentence), self.preceding_proj(preceding), z), z
-
-
-def check_task(task: Any) -> None:
-    """Raise UserError unless the task can give a model preceding sentences."""
-    if not hasattr(task.cfg, "load_preceding_sentences"):
-        raise UserError("--inter-sentence-gate needs --task context_translation, which loads preceding sentences")
 
 
 def preceding_input(tokens: Optional[Tensor], ablation: str, dictionary: Any, max_positions: int) -> Tensor:

@@ -46,12 +46,14 @@ class StepInput(NamedTuple):
 
 class Step(NamedTuple):
     """What a step gives: s_t, (rows, state dim); α over the sentence, (rows, length); the weight of the source by the
-    context gate, (rows, state dim); z of the inter-sentence gate, (rows, context dim)."""
+    context gate, (rows, state dim); z of the inter-sentence gate, (rows, context dim); α over the preceding sentence,
+    (rows, preceding length)."""
 
     state: Tensor
     attention: Tensor
     context_gate: Optional[Tensor]
     inter_sentence_gate: Optional[Tensor]
+    preceding_attention: Optional[Tensor]
 
 
 class RecurrentDecoderCell(nn.Module):
@@ -157,33 +159,41 @@ class RecurrentDecoderCell(nn.Module):
 
         attention = self.attention(state, memories.sentence)
         source = weighted_sum(attention, memories.sentence.values)
-        inter_sentence_gate, context_gate = None, None
+        inter_sentence_gate, context_gate, preceding_attention = None, None, None
         if self.inter_sentence_gate is not None:
-            source, inter_sentence_gate = self.mix(previous, state, source, given, memories.preceding)
+            preceding, preceding_attention = self.attend_to_preceding(state, given, memories.preceding)
+            source, inter_sentence_gate = self.mix(previous, source, preceding, given)
         if self.context_gate is not None:
             source, context_term = source.split([given.gru.size(-1), state.size(-1)], dim=-1)
             source, targets, context_gate = self.context_gate(
                 previous, given.context_gate, context_term, source, targets
             )
         recurrent, *inputs = targets
-        return Step(gru(state, sum(inputs, source), recurrent), attention, context_gate, inter_sentence_gate)
+        state = gru(state, sum(inputs, source), recurrent)
+        return Step(state, attention, context_gate, inter_sentence_gate, preceding_attention)
+
+    def attend_to_preceding(
+        self, state: Tensor, given: StepInput, memory: Optional[AttentionMemory]
+    ) -> Tuple[Optional[Tensor], Optional[Tensor]]:
+        """The inter-sentence gate's terms of c_a, (rows, 2 · context dim), and α over the preceding sentence, (rows,
+        preceding length); without a memory of it, the terms that are given (an ablation), and None."""
+        if memory is None:
+            return given.preceding, None
+        attention = self.preceding_attention(state, memory)
+        return weighted_sum(attention, memory.values), attention
 
     def mix(
-        self, previous: Tensor, state: Tensor, source: Tensor, given: StepInput, memory: Optional[AttentionMemory]
+        self, previous: Tensor, source: Tensor, preceding: Optional[Tensor], given: StepInput
     ) -> Tuple[Tensor, Tensor]:
-        """Attend to the preceding sentence and let it in through the inter-sentence gate.
+        """Let the preceding sentence in through the inter-sentence gate.
 
         Args:
             previous: s_{t-1}, (rows, state dim)
-            state: what attends, of the same shape
             source: the gate's terms of c_b, (rows, 2 · context dim)
-            memory: of the preceding sentences, or None where ``given`` has the terms of c_a
+            preceding: its terms of c_a, of the same shape
 
         Returns:
             :meth:`source_terms` of what stands for c_t, and z
         """
-        preceding = given.preceding
-        if memory is not None:
-            preceding = weighted_sum(self.preceding_attention(state, memory), memory.values)
         context, z = self.inter_sentence_gate.mix(previous, given.inter_sentence_gate, source, preceding)
         return self.source_terms(context), z

@@ -20,12 +20,17 @@ from omegaconf import II
 from torch import Tensor
 
 from fairseq_ctxgates.data import STREAMS
+from fairseq_ctxgates.data.relations import Relations
 from fairseq_ctxgates.data.side_stream import SideStream, Split
 from fairseq_ctxgates.data.side_stream_dataset import LineDataset, SideStreamDataset
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.warm_start import warm_start
 
 logger = logging.getLogger(__name__)
+
+# What a checkpoint keeps of the options, because its model reads its input that way; and whether a model that was
+# trained without such an option reads another input.
+_KEPT = {"concatenate_preceding": True, "relation_mask": False}
 
 
 @dataclass
@@ -51,8 +56,8 @@ class ContextTranslationTask(TranslationTask):
         self._models: List[Any] = []
         self._readable_options = {option.name for config in _config_groups() for option in fields(config)}
         self._training_data: Any = None
-        self._concatenation_is_given = cfg.concatenate_preceding is not None
-        self._trained_with: List[Optional[str]] = []
+        self._kept = [name for name in _KEPT if getattr(cfg, name) is None]  # the others are given
+        self._trained_with: List[Dict[str, Optional[str]]] = []
         self._lines: Optional[LineDataset] = None
         self._last_line: Optional[Tensor] = None
         self._line_before: Optional[Tensor] = None
@@ -94,22 +99,32 @@ class ContextTranslationTask(TranslationTask):
         return {name for model in self._models for name in getattr(model, "required_streams", ())}
 
     def state_dict(self) -> Dict[str, Any]:
-        """What a checkpoint keeps of the task: whether its model read concatenated sentences."""
-        return {**super().state_dict(), "concatenate_preceding": self.cfg.concatenate_preceding}
+        """What a checkpoint keeps of the task: how its model read concatenated sentences and relations."""
+        mask = str(self.cfg.relation_mask or "pair") if Relations.name in self._required_streams else None
+        kept = {"concatenate_preceding": self.cfg.concatenate_preceding, "relation_mask": mask}
+        return {**super().state_dict(), **kept}
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Give a checkpoint's model the sources that it was trained on, unless the options say otherwise. fairseq calls
-        this for every checkpoint that it translates with."""
+        """Give a checkpoint's model the input that it was trained on, unless the options say otherwise. fairseq calls
+        this for every checkpoint that it translates with.
+
+        Raises:
+            UserError: of an ensemble's models one was trained on another input.
+        """
         others = dict(state_dict)
-        self._trained_with.append(others.pop("concatenate_preceding", None))
+        self._trained_with.append({name: others.pop(name, None) for name in _KEPT})
         super().load_state_dict(others)
-        if not self._concatenation_is_given:
-            if len(set(self._trained_with)) > 1:
+        for name in self._kept:
+            values = {trained[name] for trained in self._trained_with}
+            if not _KEPT[name] and len(values) > 1:
+                values.discard(None)
+            if len(values) > 1:
+                option = "--" + name.replace("_", "-")
                 raise UserError(
-                    "--path: one model was trained with --concatenate-preceding, another without or with another "
-                    "separator, and an ensemble reads one source"
+                    f"--path: one model was trained with {option}, another without or with another value, and an "
+                    f"ensemble reads one input"
                 )
-            self.cfg.concatenate_preceding = self._trained_with[0]
+            setattr(self.cfg, name, values.pop())
 
     @staticmethod
     def _kept_in_training(streams: Sequence[SideStream], split: str) -> Optional[np.ndarray]:
