@@ -44,7 +44,3 @@ translate() { # SYSTEM NAME OPTIONS...: the test set into $work/NAME.hyp, tokeni
         mv "$work/$name.hyp.part" "$work/$name.hyp"
     }
 }
-
-score() { # REFERENCE HYPOTHESES...: BLEU of each, and against the first with paired bootstrap
-    sacrebleu "$1" -i "${@:2}" --metrics bleu ${3:+--paired-bs} ${TOKENIZE:+--tokenize "$TOKENIZE"}
-}

@@ -41,12 +41,14 @@ def make_rnnsearch(arch: str = "rnnsearch", task: Any = None, seed: int = 1, **o
 
 class Decoded(NamedTuple):
     """What the decoder gives for one sentence: logits, (target length, vocabulary); the attention over the source,
-    (target length, source length); z of the context gate and of the inter-sentence gate, (target length, width)."""
+    (target length, source length); z of the context gate and of the inter-sentence gate, (target length, width); and
+    the attention over the preceding sentence, (target length, preceding length)."""
 
     logits: np.ndarray
     attention: np.ndarray
     context_gate: np.ndarray
     inter_sentence_gate: np.ndarray
+    preceding_attention: np.ndarray
 
 
 class Reading:
@@ -122,10 +124,10 @@ class Reading:
                 state = gru(state, target, self.affine("decoder.cell.feedback_proj", state))
                 target = []
             c_b, weights = self.attend("attention", state, h_b)
-            context, mixing = c_b, np.zeros(0)
+            context, mixing, preceding_weights = c_b, np.zeros(0), np.zeros(0)
             if self.is_gated:
                 if preceding_contexts is None:
-                    c_a, _ = self.attend("preceding_attention", state, h_a)
+                    c_a, preceding_weights = self.attend("preceding_attention", state, h_a)
                 else:
                     c_a = preceding_contexts[number]
                 context, mixing = self.mix(before, word, c_b, c_a)
@@ -134,7 +136,7 @@ class Reading:
             source_part = of_source * self.affine("decoder.cell.context_proj", context)
             recurrent = of_target * self.affine("decoder.cell.state_proj", state)
             state = gru(state, [source_part, *(of_target * part for part in target)], recurrent)
-            found.append((self.predict(state, word, c_b), weights, z, mixing))
+            found.append((self.predict(state, word, c_b), weights, z, mixing, preceding_weights))
         return Decoded(*(np.stack(part) for part in zip(*found)))
 
     def mix(self, state: np.ndarray, word: np.ndarray, c_b: np.ndarray, c_a: np.ndarray) -> tuple:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from fairseq_ctxgates import analysis
-from fairseq_ctxgates.analysis.gates import GateStatistics, SentenceGates, describe, gate_figure
+from fairseq_ctxgates.analysis.gates import GateStatistics, SentenceGates, describe, gate_figure, histogram_figure
 from fairseq_ctxgates.data.gate_labels import IGNORE, SOURCE, TARGET
 from fairseq_ctxgates.data.side_stream import find_splits
 from fairseq_ctxgates.errors import UserError
@@ -80,7 +81,15 @@ def test_without_labels() -> None:
     statistics = statistics_of(({1: GATE}, IS_TOKEN))
     assert statistics.summary().mean == pytest.approx(2.9 / 6)
     assert (statistics.summary().agreement, statistics.summary().hinge, statistics.majority_share) == (None, None, None)
-    assert describe(statistics) == "2 sentences, 3 target tokens, no gate labels"
+    assert describe(statistics) == "2 sentences, 3 target tokens, no gate labels (ctxgates gate-labels makes them)"
+
+
+def test_histogram_by_hand() -> None:
+    # In fiftieths: 0.9 0.7 0.2 0.4 0.6 0.1 and, of a second batch, 0 and 1, which is in the last.
+    ends = ({1: torch.tensor([[[0.0, 1.0]]])}, torch.tensor([[True]]))
+    counts = statistics_of(({1: GATE}, IS_TOKEN), ends).histogram(1)
+    assert len(counts) == 50 and counts.sum() == 8
+    assert counts.nonzero()[0].tolist() == [0, 5, 10, 20, 30, 35, 45, 49]
 
 
 # --- picture ----------------------------------------------------------------------------------------------------------
@@ -104,6 +113,15 @@ def test_figure_shows_the_gates_and_nothing_overlaps(length: int) -> None:
     for row in (shown, heat_map.texts[:length], heat_map.texts[length:]):
         boxes = [text.get_window_extent() for text in row]
         assert all(left.x1 < right.x0 for left, right in zip(boxes, boxes[1:]))
+
+
+def test_histogram_figure_has_a_line_for_each_layer() -> None:
+    statistics = statistics_of(({1: GATE, 3: torch.full_like(GATE, 0.51)}, IS_TOKEN))
+    (axes,) = histogram_figure(statistics, "about").axes
+    heights = [step.get_data().values for step in axes.patches]
+    assert [height.sum() for height in heights] == [pytest.approx(100), pytest.approx(100)]
+    assert heights[1][25] == pytest.approx(100)
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["layer 1", "layer 3"]
 
 
 # --- command ----------------------------------------------------------------------------------------------------------
@@ -190,3 +208,25 @@ def test_a_model_without_gates_is_refused(data: Path, tmp_path: Path) -> None:
         analysis.main(
             ["gates", str(data), "--path", str(tmp_path / "checkpoint_last.pt"), "--gen-subset", "valid", "--cpu"]
         )
+
+
+def test_gates_of_rnnsearch_on_data_without_labels(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arch = ("--arch", "ctxgate_rnnsearch_tiny", "--criterion", "label_smoothed_cross_entropy")
+    commands.train(data, tmp_path, *arch, "--max-update", "1", "--no-epoch-checkpoints")
+    without = tmp_path / "data-bin"
+    shutil.copytree(data, without, ignore=shutil.ignore_patterns("*.gate.*", "gated"))
+    files = {option: tmp_path / f"gates.{option}" for option in ("json", "csv", "histogram", "figure")}
+    options = [part for option, file in files.items() for part in (f"--{option}", str(file))]
+    path = str(tmp_path / "checkpoint_last.pt")
+    analysis.main(["gates", str(without), "--path", path, "--gen-subset", "valid", "--cpu", *options])
+    assert "no gate labels (ctxgates gate-labels makes them)" in capsys.readouterr().out
+    found = json.loads(files["json"].read_text(encoding="utf-8"))
+    assert list(found["layers"]) == ["1"] and 0 < found["all"]["mean"] < 1 and found["all"]["agreement"] is None
+    assert sum(found["histogram"]["1"]) == found["target_tokens"] * 64
+    header, row, everything = files["csv"].read_text(encoding="utf-8").splitlines()
+    assert header == "layer,mean,variance,agreement,hinge"
+    assert row.split(",")[1:] == everything.split(",")[1:] and row.endswith(",,")
+    for option in ("histogram", "figure"):
+        assert files[option].read_bytes().startswith(b"\x89PNG")

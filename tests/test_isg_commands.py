@@ -3,72 +3,36 @@
 from __future__ import annotations
 
 import math
-import random
 import re
 import shutil
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Tuple
 
 import pytest
 import torch
 from fairseq import checkpoint_utils
 from fairseq.hub_utils import GeneratorHubInterface
 
-import ctxgates
 from fairseq_ctxgates.errors import UserError
 from tests.commands import (
     DECODING,
     GATED,
     PLAIN,
     TASK,
-    WORDS,
     Hypothesis,
     check_same_translations,
     differ,
     generate,
     hypotheses,
+    interactive,
     logged,
     run,
     train,
     validate,
     write_gate_labels,
 )
-from tests.corpus import Pair, binarize
-
-SMOOTHED = ("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1")
-ISG = ("--arch", "isg_transformer_tiny", "--load-preceding-sentences", *SMOOTHED)
-# 20 lines of three documents, the last of them of one line.
-DOCUMENTS = {"train": [6] * 8, "valid": [5, 5], "test": [7, 12, 1]}
-
-
-def make_documents(lengths: Sequence[int], seed: int) -> List[List[Pair]]:
-    """Documents of sentences of one to six words; each is translated word by word, and after the first word of the
-    sentence before."""
-    rng = random.Random(seed)
-    documents = []
-    for length in lengths:
-        document: List[Pair] = []
-        before = 0
-        for _ in range(length):
-            words = [rng.randrange(20) for _ in range(rng.randint(1, 6))]
-            target = [WORDS["en"][before], *(WORDS["en"][word] for word in words)]
-            document.append((" ".join(WORDS["de"][word] for word in words), " ".join(target)))
-            before = words[0]
-        documents.append(document)
-    return documents
-
-
-TEXT = {split: make_documents(lengths, seed) for seed, (split, lengths) in enumerate(DOCUMENTS.items())}
-
-
-def write_preceding(data: Path, lengths: Dict[str, List[int]] = DOCUMENTS) -> None:
-    """Add the stream by the command, from a file of document names for each split."""
-    files = []
-    for split, documents in lengths.items():
-        names = [f"document {number}\n" for number, length in enumerate(documents) for _ in range(length)]
-        (data / f"{split}.docids").write_text("".join(names))
-        files.append(f"{split}={data / split}.docids")
-    ctxgates.main(["preceding-sentences", str(data), "-s", "de", "-t", "en", "--documents", *files])
+from tests.corpus import binarize
+from tests.documents import DOCUMENTS, ISG, SMOOTHED, TEXT, binarize_documents, write_preceding
 
 
 class Trained(NamedTuple):
@@ -85,9 +49,7 @@ class Trained(NamedTuple):
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """A plain Transformer, one with the gate that starts from it, and one trained on concatenated sentences."""
     folder = tmp_path_factory.mktemp("isg")
-    splits = {split: [pair for document in documents for pair in document] for split, documents in TEXT.items()}
-    data = binarize(folder / "data", splits, "de", "en", joined=True)
-    write_preceding(data)
+    data = binarize_documents(folder / "data")
     write_gate_labels(data)
     common = ("--share-all-embeddings", "--no-epoch-checkpoints")
     train(data, folder / "plain", *PLAIN, *common, "--max-epoch", 2)
@@ -158,9 +120,12 @@ def test_checkpoint_activations_change_nothing(trained: Trained, tmp_path: Path)
     for name, extra in (("without", ()), ("with", ("--checkpoint-activations",))):
         train(trained.data, tmp_path / name, *ISG, *extra, "--dropout", 0, "--max-update", 2)
         weights.append(checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / name / "checkpoint_last.pt"))["model"])
+    # Of buffers fairseq 0.12.2 leaves some uninitialised. A key's bias has the gradient 0 but for rounding, of which Adam
+    # makes a step of full length.
+    others = ("_float_tensor", "version", "k_proj.bias")
     for name, value in weights[0].items():
-        if not name.endswith(("_float_tensor", "version")):  # buffers, which fairseq 0.12.2 leaves uninitialised
-            torch.testing.assert_close(weights[1][name], value, rtol=0, atol=1e-5)
+        if not name.endswith(others):
+            torch.testing.assert_close(weights[1][name], value, rtol=0, atol=1e-5, msg=name)
 
 
 def test_training_tuples_are_left_out(trained: Trained, tmp_path: Path) -> None:
@@ -285,15 +250,6 @@ def test_ensemble_with_a_plain_transformer(trained: Trained, order: str, scoring
 
 
 # A document on standard input
-
-
-def interactive(data: Path, checkpoint: Path, lines: Sequence[str], folder: Path, *options: Any) -> List[Hypothesis]:
-    """The translations of the lines, in their order."""
-    text = folder / "input"
-    text.write_text("".join(f"{line}\n" for line in lines))
-    found = hypotheses(run("interactive", data, *TASK, "--path", checkpoint, "--input", text, *options))
-    assert sorted(found) == list(range(len(lines)))
-    return [found[number] for number in range(len(lines))]
 
 
 @pytest.mark.parametrize("buffer_size", [1, 7, 100])

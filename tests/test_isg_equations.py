@@ -55,9 +55,14 @@ def test_decoder_computes_what_the_paper_says(arch: str, options: dict[str, Any]
         INPUT["prev_output_tokens"].numpy(), encode(model, INPUT["src_tokens"]), encode(model, PRECEDING)
     )
 
-    logits, extra = model(**INPUT, return_gates=True)
+    logits, extra = model(**INPUT, return_gates=True, return_preceding_attention=True)
 
     check(logits, expected)
+    assert extra["preceding_attention"].keys() == extra["inter_sentence_gates"].keys()
+    for number, attention in extra["preceding_attention"].items():
+        assert attention.shape == (3, *WORDS.shape, PRECEDING.size(1))
+        for head, weights in zip(attention, reading.attention_weights[f"layers.{number - 1}.preceding_attn"]):
+            check(head, weights)
     for kind, gates in (("gates", context_gates), ("inter_sentence_gates", inter_sentence_gates)):
         gates = {number: gate for number, gate in gates.items() if gate is not None}
         assert extra[kind].keys() == gates.keys()
@@ -175,6 +180,25 @@ def test_layers_that_do_not_exist() -> None:
         build_model("isg_transformer", inter_sentence_layers="2,4")
 
 
+def test_attention_over_the_preceding_sentence_survives_activation_checkpointing() -> None:
+    """With its gradient, and only when it is asked for."""
+    found = []
+    for checkpointing in (False, True):
+        model = make_model("isg_transformer", checkpoint_activations=checkpointing).train()
+        assert "preceding_attention" not in model(**INPUT)[1]
+        attention = model(**INPUT, return_preceding_attention=True)[1]["preceding_attention"]
+        sum((weights[:, WORDS] ** 2).sum() for weights in attention.values()).backward()
+        layers = [getattr(layer, "_fsdp_wrapped_module", layer) for layer in model.decoder.layers]
+        found.append((attention, [layer.preceding_attn.q_proj.weight.grad for layer in layers]))
+    (expected, gradients), (attention, other_gradients) = found
+    assert attention.keys() == expected.keys() == {1, 2, 3}
+    for number, weights in attention.items():
+        torch.testing.assert_close(weights[:, WORDS], expected[number][:, WORDS])
+    for gradient, other in zip(gradients, other_gradients):
+        assert gradient.abs().max() > 1e-4
+        torch.testing.assert_close(other, gradient)
+
+
 # --- ablations --------------------------------------------------------------------------------------------------------
 
 
@@ -202,7 +226,8 @@ def test_closed_has_gates_of_zero() -> None:
 def test_random_depends_on_the_sentence_alone() -> None:
     """On nothing else of the batch, not on padding, and not on the preceding sentence."""
     model = ablated("random")
-    logits = model(**INPUT)[0]
+    logits, extra = model(**INPUT, return_preceding_attention=True)
+    assert extra["preceding_attention"] == {}  # there is none
     assert (logits - ablated("none")(**INPUT)[0])[WORDS].abs().amax(dim=-1).min() > 1e-4
     order = torch.tensor([2, 0])
     source = torch.cat([torch.full((2, 1), PAD), INPUT["src_tokens"][order]], dim=1)

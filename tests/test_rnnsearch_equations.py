@@ -74,13 +74,20 @@ def check(model: Any, found: tuple[Tensor, dict[str, Any]], number: int, expecte
 @torch.no_grad()
 def test_model_computes_what_the_papers_say(gate: str, feedback: bool, inter_sentence: bool) -> None:
     model = make_rnnsearch(context_gate=gate, feedback_attention=feedback, inter_sentence_gate=inter_sentence)
-    found = model(**(with_preceding() if inter_sentence else INPUT), return_gates=True)
+    inputs = with_preceding() if inter_sentence else INPUT
+    found = model(**inputs, return_gates=True, return_preceding_attention=True)
+    assert set(found[1]["preceding_attention"]) == ({1} if inter_sentence else set())
     reading = Reading(model, gate, feedback)
     for number, (source, target, preceding) in enumerate(zip(SOURCES, TARGETS, PRECEDING)):
         expected = reading.decode([*source, EOS], [EOS, *target], preceding if inter_sentence else ())
         if gate == "target":  # what leaves the model is the weight of the source
             expected = expected._replace(context_gate=1 - expected.context_gate)
         check(model, found, number, expected, padding=len(SOURCES[0]) - len(source))
+        if inter_sentence:
+            (attention,) = found[1]["preceding_attention"][1][:, number, : len(target) + 1]
+            padding = attention.size(-1) - len(preceding)
+            np.testing.assert_allclose(attention[:, padding:], expected.preceding_attention, rtol=0, atol=1e-10)
+            assert attention[:, :padding].eq(0).all()
 
 
 def test_combinations_differ() -> None:

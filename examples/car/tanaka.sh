@@ -36,11 +36,13 @@ for model in fcwm ccwm; do
     done
     train "$model-all" $smoothing --smoothing-side both --smoothing-words all $options
 done
+hypotheses=()
 for name in "${systems[@]}"; do
+    hypotheses+=("$work/$name.hyp")
     translate "$name" "$name" --beam 4
 done
 
 # The text is tokenised already, so BLEU counts its tokens as they are.
-hypotheses=("${systems[@]/#/$work/}")
-TOKENIZE=none score "$work/test.en" "${hypotheses[@]/%/.hyp}"
-ctxgates analyze bleu-by-unknowns TODO
+scored=(--ref "$work/test.en" --sys "${hypotheses[@]}" --tokenize none)
+ctxgates analyze compare "${scored[@]}"
+ctxgates analyze bleu-by-unknowns "$work/data-bin" -s ja -t en "${scored[@]}" --buckets 0,1

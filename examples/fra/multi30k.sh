@@ -29,9 +29,11 @@ train compare_fusion --arch fra_transformer --relation-ablation compare $options
 train transform --arch fra_transformer --load-relations --relation-fusion transform $options
 train gate --arch fra_transformer --load-relations --relation-fusion gate $options
 
+hypotheses=()
 for name in "${systems[@]}"; do
+    hypotheses+=("$work/$name.hyp")
     translate "$name" "$name" --beam 5
 done
 # The text is tokenised already, so BLEU counts its tokens as they are.
-hypotheses=("${systems[@]/#/$work/}")
-TOKENIZE=none score "$work/test.de" "${hypotheses[@]/%/.hyp}"
+scored=(--ref "$work/test.de" --sys "${hypotheses[@]}" --tokenize none)
+ctxgates analyze compare "${scored[@]}"

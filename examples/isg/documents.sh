@@ -41,4 +41,5 @@ done
 for name in transformer concatenation isg isg-null isg-closed isg-random; do
     sacremoses -l de detokenize <"$work/$name.hyp" >"$work/$name.de"
 done
-score "$work/test.de" "$work"/{transformer,concatenation,isg,isg-null,isg-closed,isg-random}.de
+ctxgates analyze compare --ref "$work/test.de" \
+    --sys "$work"/{transformer,concatenation,isg,isg-null,isg-closed,isg-random}.de

@@ -31,12 +31,14 @@ train rnnsearch --task context_translation --arch rnnsearch $size $options
 train rnnsearch_context_gates --arch ctxgate_rnnsearch $size $options $gated --gate-lambda 0
 train rnnsearch_regularized_context_gates --arch ctxgate_rnnsearch $size $options $gated --gate-lambda 1.0
 
+hypotheses=()
 for name in "${systems[@]}"; do
+    hypotheses+=("$work/$name.hyp")
     translate "$name" "$name" --beam 4
 done
 # The text is tokenised already, so BLEU counts its tokens as they are.
-hypotheses=("${systems[@]/#/$work/}")
-TOKENIZE=none score "$work/test.en" "${hypotheses[@]/%/.hyp}"
+scored=(--ref "$work/test.en" --sys "${hypotheses[@]}" --tokenize none)
+ctxgates analyze compare "${scored[@]}"
 for name in "${systems[@]}"; do
     [[ $name == *context_gates ]] || continue
     ctxgates analyze gates "$work/data-bin" -s de -t en --path "$work/$name/checkpoint_best.pt" --gen-subset valid \

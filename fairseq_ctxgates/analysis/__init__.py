@@ -9,6 +9,24 @@ from typing import Dict, List, Optional, Tuple
 
 # Name of the analysis: (module whose main() runs it, what it shows)
 ANALYSES: Dict[str, Tuple[str, str]] = {
+    "forced-decoding": (
+        "fairseq_ctxgates.analysis.forced_decoding",
+        "error rate of forced decoding, and how many errors are of context selection",
+    ),
+    "bleu-by-length": ("fairseq_ctxgates.analysis.bleu_by_length", "BLEU by the length of the source sentence"),
+    "bleu-by-unknowns": ("fairseq_ctxgates.analysis.bleu_by_unknowns", "BLEU by the number of unknown source words"),
+    "compare": ("fairseq_ctxgates.analysis.compare", "BLEU, chrF and paired bootstrap of several systems"),
+    "attention-entropy": (
+        "fairseq_ctxgates.analysis.attention_entropy",
+        "entropy of the attention over the preceding sentence for each target word",
+    ),
+    "coherence": ("fairseq_ctxgates.analysis.coherence", "mean cosine similarity of adjacent sentences"),
+    "contrastive": (
+        "fairseq_ctxgates.analysis.contrastive",
+        "accuracy of scoring the right translation above wrong ones",
+    ),
+    "cxmi": ("fairseq_ctxgates.analysis.cxmi", "how many bits the preceding sentence saves for each target word"),
+    "sweep": ("fairseq_ctxgates.analysis.sweep", "BLEU by the setting of one option, a model trained for each"),
     "gates": ("fairseq_ctxgates.analysis.gates", "mean, variance and label agreement of context gates; a heat map"),
 }
 

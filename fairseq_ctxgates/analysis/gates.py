@@ -1,6 +1,6 @@
-"""Statistics and a picture of context gates (Li et al. 2020, Table 4).
+"""Statistics and pictures of context gates (Li et al. 2020, Table 4).
 
-``ctxgates analyze gates data-bin/X --path checkpoint.pt --figure gates.png --json gates.json``
+``ctxgates analyze gates data-bin/X --path checkpoint.pt --figure gates.png --histogram all.png --json gates.json``
 
 The gates are those of forced decoding: the reference is the decoder's input. A gate z is the weight of the source;
 every component of the vector counts by itself, at every target position that is not padding, end of sentence included.
@@ -9,21 +9,24 @@ every component of the vector counts by itself, at every target position that is
 from __future__ import annotations
 
 import argparse
-import json
 import textwrap
 from collections import defaultdict
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from fairseq_ctxgates.analysis.figures import colour, legend_above, new_figure
 from fairseq_ctxgates.analysis.inference import Inference, add_inference_options, quiet_logging
+from fairseq_ctxgates.analysis.report import Table, add_report_options, check_outputs, write_figure, write_report
 from fairseq_ctxgates.criterions.gate_regularized_cross_entropy import gate_hinge, gate_sums
 from fairseq_ctxgates.data.gate_labels import IGNORE, SOURCE, TARGET
 from fairseq_ctxgates.errors import UserError
 
+BINS = 50  # of the histogram, from 0 to 1
 LABEL_NAMES = {SOURCE: "source", TARGET: "target", IGNORE: "–"}
 
 
@@ -51,6 +54,7 @@ class GateStatistics:
         self.labels = {SOURCE: 0, TARGET: 0}
         # Python's floats are of double precision, as sums over a whole corpus need.
         self._sums: Dict[int, Dict[str, float]] = {}
+        self._histograms: Dict[int, np.ndarray] = {}
 
     def add(self, gates: Dict[int, Tensor], is_token: Tensor, labels: Optional[Tensor] = None) -> None:
         """Count a batch.
@@ -72,6 +76,9 @@ class GateStatistics:
             layer_sums = self._sums.setdefault(layer, defaultdict(float))
             for key, value in sums.items():
                 layer_sums[key] += float(value)
+            z = gate.transpose(0, 1)[is_token].float()
+            counts = torch.histc(z, bins=BINS, min=0, max=1).cpu().numpy().astype(np.int64)
+            self._histograms[layer] = self._histograms.get(layer, 0) + counts
 
     @property
     def labelled_tokens(self) -> int:
@@ -99,6 +106,10 @@ class GateStatistics:
         agreement = sums["gate_agreeing"] / sums["gate_labelled"]
         return GateSummary(mean, variance, agreement, sums["hinge"] / (self.labelled_tokens * len(chosen)))
 
+    def histogram(self, layer: int) -> np.ndarray:
+        """How many components of a layer's gates lie in each of ``BINS`` equal parts of 0 to 1."""
+        return self._histograms[layer]
+
     def as_dict(self) -> Dict[str, Any]:
         """Everything, for JSON."""
         return {
@@ -108,6 +119,7 @@ class GateStatistics:
             "majority_share": self.majority_share,
             "layers": {str(layer): asdict(self.summary(layer)) for layer in self.layers},
             "all": asdict(self.summary()),
+            "histogram": {str(layer): self.histogram(layer).tolist() for layer in self.layers},
         }
 
 
@@ -120,7 +132,7 @@ def read_gates(inference: Inference, batch: Dict[str, Any]) -> Dict[int, Tensor]
     """
     if not getattr(inference.model, "gated_layers", 0):
         raise UserError(f"{inference.path} has no context gates: train with --arch rcg_transformer, or --context-gate")
-    _, extra = inference.model(**batch["net_input"], return_gates=True)
+    _, extra = inference.model(**batch["net_input"], return_gates=True, return_attention=False, features_only=True)
     gates: Dict[int, Tensor] = extra["gates"]
     return gates
 
@@ -179,13 +191,9 @@ def sentence_gates(inference: Inference, split: str, number: int) -> SentenceGat
 
 def gate_figure(sentence: SentenceGates) -> Any:
     """A matplotlib figure: the heat map of a sentence's gates, a row for each layer, a column for each target token."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     layers, length = sentence.means.shape
     width = max(6.0, 0.55 * length + 2.5)
-    figure = Figure(figsize=(width, 0.5 * layers + 2.6), dpi=150, constrained_layout=True)
-    FigureCanvasAgg(figure)
+    figure = new_figure(width, 0.5 * layers + 2.6)
     axes = figure.add_subplot()
     image = axes.imshow(sentence.means.numpy(), cmap="RdBu", vmin=0, vmax=1, aspect="auto", origin="lower")
     for row in range(layers):
@@ -209,23 +217,39 @@ def gate_figure(sentence: SentenceGates) -> Any:
     return figure
 
 
-def format_table(statistics: GateStatistics) -> str:
-    """The statistics as a table of plain text, a row for each layer and one for all."""
-    lines = [f"{'layer':>5}  {'mean':>6}  {'variance':>8}  {'agreement':>9}  {'hinge':>6}"]
+def histogram_figure(statistics: GateStatistics, about: str) -> Any:
+    """A matplotlib figure: how the components of the gates are spread over 0 to 1, a line for each layer."""
+    figure = new_figure(6.4, 3.6)
+    axes = figure.add_subplot()
+    edges = np.linspace(0, 1, BINS + 1)
+    for number, layer in enumerate(statistics.layers):
+        counts = statistics.histogram(layer)
+        axes.stairs(100 * counts / counts.sum(), edges, label=f"layer {layer}", color=colour(number), linewidth=1.5)
+    axes.axvline(0.5, color="grey", linewidth=0.8, linestyle=":")
+    axes.set_xlim(0, 1)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("z, the weight of the source")
+    axes.set_ylabel(f"components (% in {1 / BINS:g})")
+    legend_above(axes, columns=6)
+    figure.suptitle(about, fontsize=10)
+    return figure
+
+
+def summary_table(statistics: GateStatistics) -> Table:
+    """A row for each layer and one for all."""
+    rows = []
     for layer in [*statistics.layers, None]:
-        row = statistics.summary(layer)
-        agreement = "—" if row.agreement is None else f"{row.agreement:.3f}"
-        hinge = "—" if row.hinge is None else f"{row.hinge:.4f}"
+        summary = statistics.summary(layer)
         name = "all" if layer is None else str(layer)
-        lines.append(f"{name:>5}  {row.mean:6.3f}  {row.variance:8.4f}  {agreement:>9}  {hinge:>6}")
-    return "\n".join(lines)
+        rows.append([name, summary.mean, summary.variance, summary.agreement, summary.hinge])
+    return Table({"layer": "", "mean": ".3f", "variance": ".4f", "agreement": ".3f", "hinge": ".4f"}, rows)
 
 
 def describe(statistics: GateStatistics) -> str:
     """What the statistics were measured on, in words."""
     text = f"{statistics.sentences} sentences, {statistics.tokens} target tokens"
     if statistics.majority_share is None:
-        return f"{text}, no gate labels"
+        return f"{text}, no gate labels (ctxgates gate-labels makes them)"
     source_share = statistics.labels[SOURCE] / statistics.labelled_tokens
     return (
         f"{text}, {statistics.labelled_tokens} of them labelled ({source_share:.1%} source; "
@@ -237,30 +261,30 @@ def get_parser() -> argparse.ArgumentParser:
     """The command's options."""
     parser = argparse.ArgumentParser(
         prog="ctxgates analyze gates",
-        description="Mean and variance of context gates over a data split, their agreement with the gate labels, and a "
-        "heat map over one sentence.",
+        description="Mean and variance of context gates over a data split, their agreement with the gate labels, their "
+        "histogram, and a heat map over one sentence.",
     )
     add_inference_options(parser)
-    parser.add_argument("--figure", type=Path, metavar="PNG", help="draw the gates of one sentence to this file")
     parser.add_argument("--sentence", type=int, default=1, metavar="N", help="the sentence drawn, from 1 (default: 1)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the statistics to this file")
+    parser.add_argument("--histogram", type=Path, metavar="PNG", help="draw the histogram of all gates to this file")
+    add_report_options(parser, csv="the table", figure="the gates of one sentence")
     return parser
 
 
 def main(argv: Optional[Sequence[str]] = None) -> None:
-    """Print the table; write the JSON file and the figure that are asked for."""
+    """Print the table; write the files that are asked for."""
     args = get_parser().parse_args(argv)
+    check_outputs(args, ("json", "csv", "figure", "histogram"))
     quiet_logging()
     inference = Inference.from_options(args, load_gate_labels=True)
-    if args.figure:
-        args.figure.parent.mkdir(parents=True, exist_ok=True)
-        gate_figure(sentence_gates(inference, args.gen_subset, args.sentence)).savefig(args.figure, format="png")
+    figure = gate_figure(sentence_gates(inference, args.gen_subset, args.sentence)) if args.figure else None
     statistics = gate_statistics(inference, args.gen_subset, args.max_tokens, args.batch_size)
     print(f"context gates of {args.path} over {args.gen_subset} of {args.data}: {describe(statistics)}")
-    print(format_table(statistics))
-    if args.json:
-        report = {"path": args.path, "data": args.data, "split": args.gen_subset, **statistics.as_dict()}
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    if args.figure:
-        print(f"gates of sentence {args.sentence}: {args.figure}")
+    table = summary_table(statistics)
+    print(table.text())
+    report = {"path": args.path, "data": args.data, "split": args.gen_subset, **statistics.as_dict()}
+    if args.histogram:
+        about = f"context gates over {args.gen_subset} of {inference.data_dir.name}"
+        write_figure(args.histogram, histogram_figure(statistics, f"{about}: {statistics.tokens} target tokens"))
+        print(f"written: {args.histogram}")
+    write_report(args, report, table, figure)

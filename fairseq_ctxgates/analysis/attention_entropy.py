@@ -1,0 +1,268 @@
+"""How attention spreads over the preceding sentence (Kuang and Xiong 2018, Figures 3 and 4).
+
+``ctxgates analyze attention-entropy data-bin/X --path checkpoint.pt --figure entropy.png --csv entropy.csv``
+
+For each target word of forced decoding the entropy of the attention over the preceding sentence (their equation 12),
+
+    H = - Σ_j α_j log2 α_j   bits,
+
+which is log2 n where attention is even over the n tokens of the preceding sentence. The paper's NULL sentence of three
+tokens has up to 1.58 = log2 3, so its logarithm is that of base 2. α is the mean over the heads. NULL sentences, which
+stand before a document's first, are counted apart from ordinary ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from dataclasses import asdict, dataclass
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairseq_ctxgates.analysis.figures import colour, new_figure
+from fairseq_ctxgates.analysis.inference import Inference, add_inference_options, quiet_logging
+from fairseq_ctxgates.analysis.report import Table, add_report_options, check_outputs, write_report
+from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.modules.inter_sentence_gate import preceding_input
+
+KINDS = ("NULL", "ordinary")
+
+
+def attention_entropy(attention: Tensor) -> Tensor:
+    """H in bits, (batch, target length), of attention (heads, batch, target length, preceding length)."""
+    return torch.special.entr(attention.float().mean(dim=0)).sum(dim=-1) / np.log(2)
+
+
+@dataclass(frozen=True)
+class SentenceEntropy:
+    """One sentence.
+
+    ``number``: in the split, from 1. ``preceding``: the words of the preceding sentence; None where it is NULL.
+    ``preceding_tokens``: n. ``tokens``: the target's, end of sentence included. ``layers``: the numbers of the layers
+    that attend to the preceding sentence. ``bits``: H, (layers, target length).
+    """
+
+    number: int
+    preceding: Optional[str]
+    preceding_tokens: int
+    tokens: List[str]
+    layers: List[int]
+    bits: np.ndarray
+
+    @property
+    def kind(self) -> str:
+        """NULL or ordinary."""
+        return KINDS[0] if self.preceding is None else KINDS[1]
+
+    @property
+    def even_bits(self) -> float:
+        """log2 n, the entropy of attention that is even."""
+        return float(np.log2(self.preceding_tokens))
+
+
+@dataclass(frozen=True)
+class EntropySummary:
+    """What is said of a kind of preceding sentence in one layer, or in all, where every layer weighs the same.
+
+    ``mean_bits`` and ``standard_deviation`` are over the target tokens; ``share_of_even`` is the mean of H / log2 n.
+    They are None where there is no such sentence.
+    """
+
+    kind: str
+    layer: Optional[int]
+    sentences: int
+    target_tokens: int
+    mean_bits: Optional[float] = None
+    standard_deviation: Optional[float] = None
+    share_of_even: Optional[float] = None
+
+
+def summarize(sentences: Sequence[SentenceEntropy]) -> List[EntropySummary]:
+    """The summaries of both kinds, of each layer and, where there are several, of all."""
+    summaries = []
+    for kind in KINDS:
+        chosen = [sentence for sentence in sentences if sentence.kind == kind]
+        if not chosen:
+            summaries.append(EntropySummary(kind, None, 0, 0))
+            continue
+        bits = np.concatenate([sentence.bits for sentence in chosen], axis=1)
+        even = np.concatenate([np.full(len(sentence.tokens), sentence.even_bits) for sentence in chosen])
+        rows: List[Tuple[Optional[int], np.ndarray]] = list(zip(chosen[0].layers, bits[:, None]))
+        for layer, values in [*rows, (None, bits)] if len(rows) > 1 else rows:
+            summaries.append(
+                EntropySummary(
+                    kind,
+                    layer,
+                    len(chosen),
+                    len(even),
+                    float(values.mean()),
+                    float(values.std()),
+                    float((values / even).mean()),
+                )
+            )
+    return summaries
+
+
+def check_model(inference: Inference) -> None:
+    """Raise UserError unless the model attends to preceding sentences."""
+    if "preceding" not in getattr(inference.model, "required_streams", ()):
+        raise UserError(
+            f"{inference.path} has no inter-sentence gate: train with --arch isg_transformer, or --inter-sentence-gate"
+        )
+    if inference.model.encoder.ablation == "random":
+        raise UserError(f"{inference.path}: under the ablation 'random' nothing attends to the preceding sentence")
+
+
+@torch.no_grad()
+def read_entropies(inference: Inference, batch: Dict[str, Any]) -> Dict[int, Tensor]:
+    """H in bits, (batch, target length), by the number of the layer."""
+    _, extra = inference.model(**batch["net_input"], return_preceding_attention=True)
+    return {layer: attention_entropy(attention) for layer, attention in extra["preceding_attention"].items()}
+
+
+def sentence_entropies(inference: Inference, batch: Dict[str, Any]) -> Iterator[SentenceEntropy]:
+    """The sentences of a batch."""
+    encoder, source = inference.model.encoder, inference.task.source_dictionary
+    target_dictionary = inference.task.target_dictionary
+    entropies = read_entropies(inference, batch)
+    bits = torch.stack([entropies[layer] for layer in sorted(entropies)]).cpu().double().numpy()
+    encoded = preceding_input(
+        batch["net_input"]["preceding_tokens"], encoder.ablation, source, int(encoder.max_positions())
+    )
+    for row, (number, target, preceding) in enumerate(zip(batch["id"].tolist(), batch["target"], encoded)):
+        tokens = target[target != target_dictionary.pad()]
+        preceding = preceding[preceding != source.pad()]
+        yield SentenceEntropy(
+            number=number + 1,
+            preceding=source.string(preceding) if (preceding != source.eos()).any() else None,
+            preceding_tokens=len(preceding),
+            tokens=[target_dictionary[token] for token in tokens.tolist()],
+            layers=sorted(entropies),
+            bits=bits[:, row, : len(tokens)],
+        )
+
+
+def chosen_sentences(sentences: Sequence[SentenceEntropy], numbers: Optional[Sequence[int]]) -> List[SentenceEntropy]:
+    """The sentences of these numbers; without numbers the first after NULL and the first after an ordinary sentence.
+
+    Raises:
+        UserError: there is no such sentence.
+    """
+    if numbers is None:
+        firsts = (next((sentence for sentence in sentences if sentence.kind == kind), None) for kind in KINDS)
+        return [sentence for sentence in firsts if sentence is not None]
+    by_number = {sentence.number: sentence for sentence in sentences}
+    for number in numbers:
+        if number not in by_number:
+            raise UserError(f"--sentence {number}: the split has sentences 1 to {max(by_number)}, the longest left out")
+    return [by_number[number] for number in numbers]
+
+
+def entropy_figure(sentences: Sequence[SentenceEntropy]) -> Any:
+    """A matplotlib figure: for each sentence the curve of H over its target words, of each layer and of their mean."""
+    width = min(max(7.0, 0.42 * max(len(sentence.tokens) for sentence in sentences) + 1.5), 24.0)
+    figure = new_figure(width, 3.4 * len(sentences))
+    for axes, sentence in zip(figure.subplots(len(sentences), 1, squeeze=False)[:, 0], sentences):
+        for row, layer in enumerate(sentence.layers):
+            axes.plot(sentence.bits[row], marker=".", linewidth=1, color=colour(row), label=f"layer {layer}")
+        if len(sentence.layers) > 1:
+            axes.plot(sentence.bits.mean(axis=0), linewidth=2.5, color="black", label="mean of the layers")
+        axes.axhline(sentence.even_bits, linestyle="--", color="grey", label="even: log2 n")
+        axes.set_xticks(range(len(sentence.tokens)))
+        axes.set_xticklabels(sentence.tokens, rotation=45, ha="right", rotation_mode="anchor")
+        axes.set_xlim(-0.6, len(sentence.tokens) - 0.4)
+        axes.set_ylim(0, 1.12 * sentence.even_bits)
+        axes.set_ylabel("entropy (bits)")
+        before = "NULL" if sentence.preceding is None else f"“{sentence.preceding}”"
+        title = f"Sentence {sentence.number}, after {before} (n = {sentence.preceding_tokens})"
+        axes.set_title(textwrap.fill(title, int(width * 10)), fontsize=10)
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=9)
+    axes.set_xlabel("target token, given the reference before it")
+    return figure
+
+
+def summary_table(summaries: Sequence[EntropySummary]) -> Table:
+    """The summaries, a row each."""
+    columns = {
+        "preceding sentence": "",
+        "layer": "d",
+        "sentences": ",d",
+        "target tokens": ",d",
+        "entropy (bits)": ".3f",
+        "st. dev.": ".3f",
+        "of log2 n": ".1%",
+    }
+    rows = []
+    for summary in summaries:
+        values = asdict(summary)
+        rows.append([*values.values()])
+        if summary.layer is None:
+            rows[-1][1] = "all"
+    return Table(columns, rows)
+
+
+def token_table(sentences: Sequence[SentenceEntropy]) -> Table:
+    """Every target token, a row each."""
+    columns = {"sentence": "d", "preceding sentence": "", "n": "d", "position": "d", "token": ""}
+    columns.update({f"entropy of layer {layer} (bits)": ".4f" for layer in sentences[0].layers})
+    return Table(
+        columns,
+        [
+            [sentence.number, sentence.kind, sentence.preceding_tokens, position, token, *map(float, bits)]
+            for sentence in sentences
+            for position, (token, bits) in enumerate(zip(sentence.tokens, sentence.bits.T), start=1)
+        ],
+    )
+
+
+def get_parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    parser = argparse.ArgumentParser(
+        prog="ctxgates analyze attention-entropy",
+        description="Entropy, in bits, of the attention over the preceding sentence for each target word, with NULL "
+        "and ordinary preceding sentences apart.",
+    )
+    add_inference_options(parser)
+    add_report_options(parser, csv="the entropy of each target token", figure="the curves of some sentences")
+    parser.add_argument(
+        "--sentence",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="the sentences drawn, from 1 (default: the first after NULL and the first after an ordinary sentence)",
+    )
+    return parser
+
+
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    """Print the table; write the files and the figure that are asked for."""
+    args = get_parser().parse_args(argv)
+    check_outputs(args)
+    quiet_logging()
+    inference = Inference.from_options(args)
+    check_model(inference)
+    sentences = sorted(
+        (
+            sentence
+            for batch in inference.batches(args.gen_subset, args.max_tokens, args.batch_size)
+            for sentence in sentence_entropies(inference, batch)
+        ),
+        key=lambda sentence: sentence.number,
+    )
+    if not sentences:
+        raise UserError(f"every sentence of {args.gen_subset} of {args.data} is too long for {args.path}")
+    drawn = chosen_sentences(sentences, args.sentence) if args.figure else []
+    summaries = summarize(sentences)
+    print(f"attention of {args.path} over the preceding sentences of {args.gen_subset} of {args.data}")
+    print(summary_table(summaries).text())
+    report = {
+        "path": args.path,
+        "data": args.data,
+        "split": args.gen_subset,
+        "unit": "bits",
+        "summary": [asdict(summary) for summary in summaries],
+    }
+    write_report(args, report, token_table(sentences), entropy_figure(drawn) if drawn else None)

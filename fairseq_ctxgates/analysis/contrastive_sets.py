@@ -1,0 +1,225 @@
+"""Contrastive test sets: a source sentence, the one before it, the right translation and wrong ones.
+
+Read from the JSON of ContraPro (Müller et al. 2018), of the discourse test sets of Bawden et al. (2018), and from plain
+parallel files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
+
+from fairseq_ctxgates.data.documents import read_lines
+from fairseq_ctxgates.errors import UserError
+
+FAR = 3  # ContraPro's own evaluation counts larger distances of a pronoun's antecedent together
+
+
+@dataclass(frozen=True)
+class Example:
+    """One choice between translations.
+
+    ``where`` it stands, for messages; ``preceding``: the source sentence before, "" where there is none;
+    ``translations``: the right one, then the wrong ones; ``groups``: what it is counted under, as
+    {"distance": "1"}.
+    """
+
+    where: str
+    source: str
+    preceding: str
+    translations: Sequence[str]
+    groups: Mapping[str, str] = field(default_factory=dict)
+
+
+# --- JSON
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file; UserError when it cannot be read, which names the line."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        line = path.read_bytes()[: error.start].count(b"\n") + 1
+        raise UserError(f"{path}: line {line} is not UTF-8: convert the file") from error
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}: line {error.lineno} is not JSON ({error.msg}): get the file again") from error
+
+
+def read_test_set(
+    path: Path, preceding: Optional[Path], documents: Optional[Path], langs: Sequence[str]
+) -> List[Example]:
+    """The examples of a JSON file: a list is ContraPro's, an object that of the discourse test sets.
+
+    Args:
+        preceding: of ContraPro, a file with the sentence before each example, see :func:`preceding_lines`
+        documents: of ContraPro, the folder of the subtitles that its examples come from
+        langs: source and target language, which are the extensions of the files in ``documents``
+
+    Raises:
+        UserError: the file, or a file that belongs to it, cannot be read or has another form.
+    """
+    content = read_json(path)
+    if isinstance(content, dict):
+        if preceding or documents:
+            raise UserError(f"{path} has its preceding sentences: leave --preceding and --documents out")
+        examples = list(_discourse_examples(content, path))
+    elif isinstance(content, list):
+        examples = list(_contrapro_examples(content, path, preceding, documents, langs))
+    else:
+        raise UserError(f"{path} is neither ContraPro's list nor the object of the discourse test sets")
+    if not examples:
+        raise UserError(f"{path} holds no examples")
+    return examples
+
+
+def _discourse_examples(content: Mapping[str, Any], path: Path) -> Iterator[Example]:
+    """anaphora.json has the source once for its translations, lexical-choice.json a source for each."""
+    for number, block in content.items():
+        where = f"{path}: example {number}"
+        with _form(where):
+            for item in block.get("examples", [block]):
+                source, target = item["src"], item["trg"]
+                for pair in target if isinstance(target, list) else [target]:
+                    right = "correct" if "correct" in pair else "semi-correct"
+                    groups = {"translation": right, "type": pair.get("type", block.get("type"))}
+                    yield _example(where, source[1], source[0], [pair[right][1], pair["incorrect"][1]], groups)
+
+
+def _contrapro_examples(
+    content: Sequence[Any], path: Path, preceding: Optional[Path], documents: Optional[Path], langs: Sequence[str]
+) -> Iterator[Example]:
+    places = [f"{path}: entry {number}" for number in range(1, len(content) + 1)]
+    translations = []
+    for where, entry in zip(places, content):
+        with _form(where):
+            translations.append([entry["ref segment"], *(error["contrastive"] for error in entry["errors"])])
+    if preceding:
+        before = preceding_lines(preceding, [len(choices) for choices in translations])
+    elif documents:
+        before = list(_subtitles_before(content, places, documents, langs))
+    else:
+        raise UserError(
+            f"{path} does not have the preceding sentences: give --documents, with the folder that ContraPro's "
+            f"setup_opensubs.sh makes, or --preceding, with the text that its json2text_and_context.pl --context 1 "
+            f"extracts"
+        )
+    for where, entry, choices, sentence in zip(places, content, translations, before):
+        with _form(where):
+            distance = entry.get("ante distance")
+            groups = {
+                "pronoun": f"{entry['src pronoun']}:{entry['ref pronoun']}".lower(),
+                "distance": f">{FAR}" if distance is not None and distance > FAR else distance,
+                "intrasegmental": entry.get("intrasegmental"),
+            }
+            yield _example(where, entry["src segment"], sentence, choices, groups)
+
+
+def preceding_lines(path: Path, choices: Sequence[int]) -> List[str]:
+    """The preceding sentence of each example, from a file with a line for each example, or for each translation of each
+    example, as ContraPro's script writes it; an empty line where there is none.
+
+    Args:
+        choices: how many translations each example has
+
+    Raises:
+        UserError: the file has another number of lines.
+    """
+    lines = read_lines(path)
+    if len(lines) == len(choices):
+        return lines
+    if len(lines) != sum(choices):
+        raise UserError(
+            f"{path} has {len(lines)} lines for {len(choices)} examples of {sum(choices)} translations: it must have a "
+            f"line for each example, or for each translation (one preceding sentence: --context 1)"
+        )
+    return [lines[end - number] for number, end in zip(choices, accumulate(choices))]
+
+
+def _subtitles_before(
+    content: Sequence[Any], places: Sequence[str], folder: Path, langs: Sequence[str]
+) -> Iterator[str]:
+    """The line before each segment, from ``folder``/YEAR/NAME.SRC: ``document id`` is the name of the target's file,
+    and ``segment id`` counts lines from 1."""
+    files = {path.name: path for path in folder.glob(f"*/*.{langs[0]}")}
+    if not files:
+        raise UserError(f"--documents {folder}: there is no */*.{langs[0]} in it")
+    read: Dict[str, List[str]] = {}
+    for where, entry in zip(places, content):
+        with _form(where):
+            document, segment = str(entry["document id"]), int(entry["segment id"])
+        stem = document[: -len(langs[1])] if document.endswith(f".{langs[1]}") else f"{document}."
+        name = f"{stem}{langs[0]}"
+        if name not in files:
+            raise UserError(f"{where}: {folder}/*/{name} not found")
+        if name not in read:
+            read[name] = read_lines(files[name])
+        lines, source = read[name], str(entry.get("src segment"))
+        if not 1 <= segment <= len(lines) or _without_spaces(lines[segment - 1]) != _without_spaces(source):
+            raise UserError(f"{where}: line {segment} of {files[name]} is not its source sentence: another release?")
+        yield lines[segment - 2] if segment > 1 else ""
+
+
+def _without_spaces(text: str) -> str:
+    return "".join(text.split())
+
+
+@contextlib.contextmanager
+def _form(where: str) -> Iterator[None]:
+    """Turn what Python raises over JSON of another form into a message."""
+    try:
+        yield
+    except KeyError as error:
+        raise UserError(f"{where} has no {error}") from error
+    except (AttributeError, IndexError, TypeError, ValueError) as error:
+        raise UserError(f"{where} has another form than it should ({error})") from error
+
+
+def _example(
+    where: str, source: Any, preceding: Any, translations: Sequence[Any], groups: Mapping[str, Any]
+) -> Example:
+    for text in (source, preceding, *translations):
+        if not isinstance(text, str):
+            raise TypeError(f"{text!r} where a sentence should be")
+    named = {name: str(value).lower() for name, value in groups.items() if value is not None}
+    return Example(where, source, preceding, translations, named)
+
+
+# --- plain files
+
+
+def read_parallel(
+    source: Path, preceding: Optional[Path], reference: Path, contrastive: Sequence[Path]
+) -> List[Example]:
+    """The examples of parallel files, a line an example: source, preceding source sentence (empty: none), right
+    translation, and a file for each wrong translation; an empty line in the latter where an example has fewer.
+
+    Raises:
+        UserError: a file cannot be read or has another number of lines, or a line is empty that may not be.
+    """
+    texts = {path: read_lines(path) for path in (source, reference, *contrastive)}
+    number = len(texts[source])
+    before = [""] * number if preceding is None else read_lines(preceding)
+    for path, lines in {**texts, **({} if preceding is None else {preceding: before})}.items():
+        if len(lines) != number:
+            raise UserError(f"{path} has {len(lines)} lines, {source} has {number}: they must be those of one text")
+    if not number:
+        raise UserError(f"{source} is empty")
+    examples = []
+    for line in range(number):
+        wrong = [texts[path][line] for path in contrastive if texts[path][line]]
+        for path, is_there in (
+            (source, texts[source][line]),
+            (reference, texts[reference][line]),
+            (contrastive[0], wrong),
+        ):
+            if not is_there:
+                raise UserError(f"{path}: line {line + 1} is empty")
+        where = f"{source}: line {line + 1}"
+        examples.append(Example(where, texts[source][line], before[line], [texts[reference][line], *wrong]))
+    return examples

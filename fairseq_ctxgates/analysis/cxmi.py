@@ -1,0 +1,291 @@
+"""How many bits the preceding sentence saves for each target word (Fernandes et al. 2021, *Measuring and Increasing
+Context Usage in Context-Aware Machine Translation*).
+
+``ctxgates analyze cxmi data-bin/X --path checkpoint.pt --csv cxmi.csv --figure cxmi.png``
+
+The conditional cross-mutual information CXMI(C → Y | X) is the cross-entropy without the preceding sentence C less that
+with it: the mean over the target tokens, end of sentence included, of
+
+    log2 P(y_i | y_<i, x, c) - log2 P(y_i | y_<i, x).
+
+The first is the score of the model. The second is that of the same model without its preceding sentences (every one is
+NULL, or none is concatenated), or of the model of ``--baseline-path``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional, Sequence
+
+import numpy as np
+
+from fairseq_ctxgates.analysis.bootstrap import COVERAGE, Estimate, add_bootstrap_options, bootstrap
+from fairseq_ctxgates.analysis.figures import colour, new_figure
+from fairseq_ctxgates.analysis.inference import Inference, add_inference_options, quiet_logging
+from fairseq_ctxgates.analysis.report import Table, add_report_options, check_outputs, write_report
+from fairseq_ctxgates.analysis.scores import token_log_probs
+from fairseq_ctxgates.data.preceding_sentences import NONE, PrecedingSentences
+from fairseq_ctxgates.errors import UserError
+
+
+@dataclass(frozen=True)
+class SentenceScores:
+    """log2 P of each target token of one sentence, with the preceding sentence and without, (target length,).
+
+    ``number``: in the split, from 1. ``is_preceded``: whether it has a preceding sentence.
+    """
+
+    number: int
+    is_preceded: bool
+    tokens: List[str]
+    with_context: np.ndarray
+    without: np.ndarray
+
+    @property
+    def saved(self) -> np.ndarray:
+        """The bits saved at each target token, (target length,)."""
+        return self.with_context - self.without
+
+
+@dataclass(frozen=True)
+class CXMI:
+    """CXMI over some sentences, in bits for each target token, and the two cross-entropies whose difference it is."""
+
+    sentences: int
+    target_tokens: int
+    cross_entropy_with: Optional[float]
+    cross_entropy_without: Optional[float]
+    bits: Estimate
+
+
+def measure(sentences: Sequence[SentenceScores], resamples: int, seed: int) -> CXMI:
+    """CXMI over these sentences, with an interval over resamples of them; all None over no sentences."""
+    if not sentences:
+        return CXMI(0, 0, None, None, Estimate(None, None, None))
+    sums = np.array([[len(s.tokens), s.with_context.sum(), s.without.sum()] for s in sentences])
+    tokens, with_context, without = sums.sum(axis=0)
+
+    def figure(totals: np.ndarray) -> np.ndarray:
+        return (totals[..., 1] - totals[..., 2]) / totals[..., 0]
+
+    bits = bootstrap(sums, figure, resamples, seed)
+    return CXMI(len(sentences), int(tokens), float(-with_context / tokens), float(-without / tokens), bits)
+
+
+def check_reads_context(inference: Inference) -> None:
+    """Raise UserError unless the model reads preceding sentences, in whatever way."""
+    if not (reads_preceding(inference) or concatenates(inference)):
+        raise UserError(
+            f"{inference.path} reads no preceding sentence: give --path a model trained with --arch isg_transformer, "
+            f"--inter-sentence-gate or --concatenate-preceding, and this one to --baseline-path"
+        )
+
+
+def reads_preceding(inference: Inference) -> bool:
+    """Whether the model has an inter-sentence gate."""
+    return "preceding" in getattr(inference.model, "required_streams", ())
+
+
+def concatenates(inference: Inference) -> bool:
+    """Whether the model's sources are joined to the preceding ones."""
+    return getattr(inference.task.cfg, "concatenate_preceding", None) is not None
+
+
+def without_context(args: argparse.Namespace, inference: Inference) -> Inference:
+    """The model that has to do without the preceding sentence: that of ``--baseline-path``, or the same one."""
+    if args.baseline_path:
+        return Inference.from_options(args, path=args.baseline_path)
+    overrides = {"inter_sentence_ablation": "null"} if reads_preceding(inference) else {}
+    same = Inference.from_options(args, **overrides)
+    if concatenates(same):
+        same.task.cfg.concatenate_preceding = None
+    return same
+
+
+def score_split(inference: Inference, args: argparse.Namespace) -> Dict[int, np.ndarray]:
+    """log2 P of each target token, (target length,), by the row of the sentence in the split."""
+    scores: Dict[int, np.ndarray] = {}
+    for batch in inference.batches(args.gen_subset, args.max_tokens, args.batch_size):
+        log_probs = token_log_probs(inference, batch)
+        scores.update(zip(batch["id"].tolist(), (row / np.log(2) for row in log_probs)))
+    return scores
+
+
+def score_sentences(inference: Inference, baseline: Inference, args: argparse.Namespace) -> List[SentenceScores]:
+    """Every sentence of the split that is not too long for either model.
+
+    Raises:
+        UserError: there is no such split, no stream of preceding sentences, or every sentence is too long.
+    """
+    with_context, without = score_split(inference, args), score_split(baseline, args)
+    rows = sorted(with_context.keys() & without.keys())
+    if not rows:
+        raise UserError(f"every sentence of {args.gen_subset} of {args.data} is too long for the models")
+    dataset = inference.task.dataset(args.gen_subset)
+    (stream,) = (stream for stream in dataset.streams if isinstance(stream, PrecedingSentences))
+    dictionary = inference.task.target_dictionary
+    return [
+        SentenceScores(
+            number=row + 1,
+            is_preceded=bool(stream.rows[row] != NONE),
+            tokens=[dictionary[token] for token in dataset.tgt[row].tolist()],
+            with_context=with_context[row],
+            without=without[row],
+        )
+        for row in rows
+    ]
+
+
+def drawn_sentence(sentences: Sequence[SentenceScores], number: Optional[int]) -> SentenceScores:
+    """The sentence of this number; without a number the one whose tokens the preceding sentence saves the most bits.
+
+    Raises:
+        UserError: there is no such sentence.
+    """
+    if number is None:
+        return max(sentences, key=lambda sentence: float(sentence.saved.mean()))
+    chosen = [sentence for sentence in sentences if sentence.number == number]
+    if not chosen:
+        raise UserError(
+            f"--sentence {number}: the split has sentences 1 to {sentences[-1].number}, the longest left out"
+        )
+    return chosen[0]
+
+
+def cxmi_figure(sentences: Sequence[SentenceScores], overall: CXMI, drawn: SentenceScores) -> Any:
+    """A matplotlib figure: the sentences by the bits saved for each of their target tokens; one sentence's tokens."""
+    width = min(max(7.0, 0.42 * len(drawn.tokens) + 1.5), 24.0)
+    figure = new_figure(width, 6.5)
+    above, below = figure.subplots(2, 1)
+    above.hist([float(sentence.saved.mean()) for sentence in sentences], bins=40, color=colour(0))
+    label = f"CXMI {overall.bits.text('.3f')}"
+    above.axvline(overall.bits.value, color="black", label=label)
+    above.axvspan(overall.bits.low, overall.bits.high, color="black", alpha=0.2, label=f"its {COVERAGE:.0%} interval")
+    above.set_xlabel("bits saved for each target token, mean over the sentence")
+    above.set_ylabel("sentences")
+    above.set_title("Sentences that have a preceding one", fontsize=10)
+    above.legend(frameon=False, fontsize=9)
+    below.bar(range(len(drawn.tokens)), drawn.saved, color=[colour(0 if bits >= 0 else 5) for bits in drawn.saved])
+    below.axhline(0, color="black", linewidth=0.8)
+    below.set_xticks(range(len(drawn.tokens)))
+    below.set_xticklabels(drawn.tokens, rotation=45, ha="right", rotation_mode="anchor")
+    below.set_xlim(-0.6, len(drawn.tokens) - 0.4)
+    below.set_xlabel("target token, given the reference before it")
+    below.set_ylabel("bits saved")
+    title = f"Sentence {drawn.number}: the preceding sentence saves {drawn.saved.sum():.2f} bits"
+    below.set_title(textwrap.fill(title, int(width * 12)), fontsize=10)
+    return figure
+
+
+def summary_table(found: Dict[str, CXMI]) -> Table:
+    """A row for each group of sentences."""
+    columns = {
+        "sentences": "",
+        "number": ",d",
+        "target tokens": ",d",
+        "without (bits/token)": ".3f",
+        "with (bits/token)": ".3f",
+        "CXMI (bits/token)": "",
+    }
+    return Table(
+        columns,
+        [
+            [name, c.sentences, c.target_tokens, c.cross_entropy_without, c.cross_entropy_with, c.bits.text(".4f")]
+            for name, c in found.items()
+        ],
+    )
+
+
+def sentence_table(sentences: Sequence[SentenceScores]) -> Table:
+    """A row for each sentence."""
+    columns = {
+        "sentence": "d",
+        "preceded": "",
+        "target tokens": "d",
+        "log2 P with": ".4f",
+        "log2 P without": ".4f",
+        "saved (bits/token)": ".4f",
+    }
+    return Table(
+        columns,
+        [
+            [
+                s.number,
+                "yes" if s.is_preceded else "no",
+                len(s.tokens),
+                float(s.with_context.sum()),
+                float(s.without.sum()),
+                float(s.saved.mean()),
+            ]
+            for s in sentences
+        ],
+    )
+
+
+def get_parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    parser = argparse.ArgumentParser(
+        prog="ctxgates analyze cxmi",
+        description="How many bits the preceding sentence saves for each target word: log2 P with it less log2 P "
+        "without it.",
+    )
+    add_inference_options(parser)
+    parser.add_argument(
+        "--baseline-path",
+        metavar="CHECKPOINT",
+        help="the model without preceding sentences (default: that of --path, every preceding sentence NULL)",
+    )
+    add_bootstrap_options(parser)
+    add_report_options(parser, csv="the scores of each sentence", figure="the sentences' bits, and those of one")
+    parser.add_argument(
+        "--sentence", type=int, metavar="N", help="the sentence drawn, from 1 (default: the one whose tokens save most)"
+    )
+    return parser
+
+
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    """Print the table; write the files and the figure that are asked for."""
+    args = get_parser().parse_args(argv)
+    check_outputs(args)
+    quiet_logging()
+    inference = Inference.from_options(args)
+    check_reads_context(inference)
+    sentences = score_sentences(inference, without_context(args, inference), args)
+    preceded = [sentence for sentence in sentences if sentence.is_preceded]
+    groups = {
+        "all": sentences,
+        "with a preceding sentence": preceded,
+        "without one": [sentence for sentence in sentences if not sentence.is_preceded],
+    }
+    found = {name: measure(group, args.resamples, args.seed) for name, group in groups.items()}
+    figure = None
+    if args.figure:
+        if not preceded:
+            raise UserError(f"no sentence of {args.gen_subset} has a preceding one: there is nothing to draw")
+        figure = cxmi_figure(preceded, found["with a preceding sentence"], drawn_sentence(sentences, args.sentence))
+    print(
+        f"CXMI of {args.path} over {args.gen_subset} of {args.data}; without: {args.baseline_path or 'the same model'}"
+    )
+    print(summary_table(found).text())
+    report = {
+        "path": args.path,
+        "baseline_path": args.baseline_path,
+        "data": args.data,
+        "split": args.gen_subset,
+        "unit": "bits for each target token",
+        **{name.replace(" ", "_"): summary_as_dict(cxmi) for name, cxmi in found.items()},
+    }
+    write_report(args, report, sentence_table(sentences), figure)
+
+
+def summary_as_dict(cxmi: CXMI) -> Dict[str, Any]:
+    """For JSON."""
+    return {
+        "sentences": cxmi.sentences,
+        "target_tokens": cxmi.target_tokens,
+        "cross_entropy_without": cxmi.cross_entropy_without,
+        "cross_entropy_with": cxmi.cross_entropy_with,
+        **cxmi.bits.as_dict("cxmi"),
+    }

@@ -1,0 +1,175 @@
+"""The systems that an analysis compares: their names, their translations, and the texts that these belong to."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import Dict, List, Optional, Sequence, Tuple
+
+from fairseq.data import data_utils
+from sacrebleu.metrics import BLEU
+
+from fairseq_ctxgates.errors import UserError
+
+# A line of fairseq-generate or fairseq-interactive: the translation, detokenized (D) or not (H), of a sentence.
+TRANSLATION = re.compile(r"(?P<kind>[DH])-(?P<number>\d+)\t-?(?:\d\S*|inf|nan)\t?(?P<text>.*)")
+SUBWORDS = ("subword_nmt", "sentencepiece", "wordpiece", "letter", "_EOW", "none")
+
+
+def add_text_options(parser: argparse.ArgumentParser) -> None:
+    """Translations of several systems and their references, named as in ``fairseq-score``."""
+    parser.add_argument(
+        "--sys",
+        required=True,
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="the translations of each system, the baseline first: plain text, a sentence a line, or what "
+        "fairseq-generate printed",
+    )
+    parser.add_argument("--names", nargs="+", metavar="NAME", help="the systems' names (default: from --sys)")
+    add_reference_options(parser)
+
+
+def add_reference_options(parser: argparse.ArgumentParser) -> None:
+    """The references, and how sacreBLEU reads them and the translations."""
+    parser.add_argument(
+        "--ref",
+        required=True,
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="the reference translations, plain text, a sentence a line; several files are several references",
+    )
+    parser.add_argument(
+        "--tokenize",
+        choices=BLEU.TOKENIZERS,
+        metavar="NAME",
+        default=BLEU.TOKENIZER_DEFAULT,
+        help=f"sacreBLEU's tokenizer: {', '.join(BLEU.TOKENIZERS)} (default: %(default)s; none for text in tokens)",
+    )
+    parser.add_argument("--lowercase", action="store_true", help="case-insensitive scores")
+    parser.add_argument(
+        "--remove-bpe",
+        choices=SUBWORDS,
+        metavar="KIND",
+        default="subword_nmt",
+        help=f"join the sub-words of all text: {', '.join(SUBWORDS)} (default: %(default)s, which ends them in @@)",
+    )
+
+
+def bleu_metric(args: argparse.Namespace, force: bool = False) -> BLEU:
+    """sacreBLEU's BLEU as the options of :func:`add_reference_options` ask for it. It warns of text that looks
+    tokenized, but not with the tokenizer "none", nor with ``force``.
+
+    Raises:
+        UserError: the tokenizer needs a package or a download that is not there.
+    """
+    try:
+        return BLEU(lowercase=args.lowercase, tokenize=args.tokenize, force=force or args.tokenize == "none")
+    except (ImportError, OSError, RuntimeError) as error:
+        raise UserError(f"--tokenize {args.tokenize}: {' '.join(str(error).split())}") from error
+
+
+def system_names(paths: Sequence[object], names: Optional[Sequence[str]] = None) -> List[str]:
+    """A name for each system: those given, or what tells the paths of their files apart.
+
+    Raises:
+        UserError: not as many names as systems, or two that are the same.
+    """
+    if names is None:
+        names = distinct_parts([Path(str(path)) for path in paths])
+    if len(names) != len(paths):
+        raise UserError(f"--names has {len(names)} names for {len(paths)} systems")
+    if len(set(names)) != len(names):
+        raise UserError(f"two systems have one name ({', '.join(names)}): check the files, or give other --names")
+    return list(names)
+
+
+def distinct_parts(paths: Sequence[Path]) -> List[str]:
+    """The paths without their extensions, and without the folders and file name that all of them share."""
+    without = [path.with_suffix("") for path in paths]
+    parts = [list(path.parts) for path in (without if len(set(without)) == len(paths) else paths)]
+    while len(paths) > 1 and min(map(len, parts)) > 1 and _one([part[-1] for part in parts]):
+        parts = [part[:-1] for part in parts]
+    while min(map(len, parts)) > 1 and _one([part[0] for part in parts]):
+        parts = [part[1:] for part in parts]
+    return ["/".join(part) for part in parts]
+
+
+def _one(values: Sequence[object]) -> bool:
+    return len(set(values)) == 1
+
+
+def read_lines(path: Path) -> List[str]:
+    """The lines of a text file; UserError when it cannot be read, is empty or not UTF-8."""
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        line = path.read_bytes()[: error.start].count(b"\n") + 1
+        raise UserError(f"{path}: line {line} is not UTF-8: convert the file") from error
+    if lines[-1] == "":
+        lines.pop()
+    if not lines:
+        raise UserError(f"{path} is empty")
+    return lines
+
+
+def read_translations(path: Path) -> List[str]:
+    """The translations in a file, in the order of the sentences: plain text, or the output of fairseq-generate, whose
+    best translations are taken, detokenized where they were.
+
+    Raises:
+        UserError: the file cannot be read, or lacks a sentence.
+    """
+    lines = read_lines(path)
+    found: Dict[Tuple[str, int], str] = {}
+    for match in filter(None, map(TRANSLATION.fullmatch, lines)):
+        found.setdefault((match["kind"], int(match["number"])), match["text"])  # of an n-best list the first
+    if not found:
+        return lines
+    kind = "D" if any(kind == "D" for kind, _ in found) else "H"
+    numbers = [number for found_kind, number in found if found_kind == kind]
+    missing = sorted(set(range(max(numbers) + 1)) - set(numbers))
+    if missing:
+        raise UserError(
+            f"{path} lacks the translations of {len(missing)} sentences, the first {kind}-{missing[0]}: was the file "
+            f"cut, or a sentence too long for the model?"
+        )
+    return [found[kind, number] for number in range(len(numbers))]
+
+
+def read_texts(args: argparse.Namespace) -> Tuple[List[Tuple[str, List[str]]], List[List[str]]]:
+    """What the options of :func:`add_text_options` name: the systems, each (name, translations), and the references.
+
+    Raises:
+        UserError: a file cannot be read, or has another number of sentences than the first reference.
+    """
+    names = system_names(args.sys, args.names)
+    references = read_references(args)
+    translations = [join_subwords(read_translations(path), args.remove_bpe) for path in args.sys]
+    for path, lines in zip(args.sys, translations):
+        check_length(path, len(lines), args.ref[0], len(references[0]))
+    return list(zip(names, translations)), references
+
+
+def read_references(args: argparse.Namespace) -> List[List[str]]:
+    """The references that the options of :func:`add_reference_options` name; UserError as for :func:`read_texts`."""
+    references = [join_subwords(read_lines(path), args.remove_bpe) for path in args.ref]
+    for path, lines in zip(args.ref, references):
+        check_length(path, len(lines), args.ref[0], len(references[0]))
+    return references
+
+
+def check_length(path: object, length: int, other: object, expected: int) -> None:
+    """Raise UserError unless two texts have as many sentences."""
+    if length != expected:
+        raise UserError(f"{path} has {length} sentences, {other} has {expected}: they must be those of one text")
+
+
+def join_subwords(lines: Sequence[str], kind: str) -> List[str]:
+    """Words for sub-words, by the name that fairseq gives their kind (``--remove-bpe``)."""
+    return [data_utils.post_process(line, kind) for line in lines]

@@ -1,0 +1,242 @@
+"""Coherence of documents, with word vectors whose cosines can be worked out, in every format that is read."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any, Dict, List, Sequence
+
+import numpy as np
+import pytest
+from gensim.models import KeyedVectors
+
+from fairseq_ctxgates import analysis
+from fairseq_ctxgates.analysis.coherence import coherence, coherence_figure, read_vectors
+from fairseq_ctxgates.errors import UserError
+
+VECTORS = {"a": [1.0, 0.0], "b": [0.0, 1.0], "c": [1.0, 1.0], "no": [0.0, 0.0]}
+
+
+def keyed_vectors() -> Any:
+    vectors = KeyedVectors(2)
+    vectors.add_vectors(list(VECTORS), np.array(list(VECTORS.values()), dtype=np.float32))
+    return vectors
+
+
+def write(path: Path, lines: Sequence[str]) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "cosine"),
+    [
+        ("a", "b", 0.0),
+        ("a", "a", 1.0),
+        ("a", "c", math.sqrt(0.5)),
+        ("a a b", "c", 3 / math.sqrt(10)),  # means (2/3, 1/3) and (1, 1)
+        ("a x x b", "c c", 1.0),  # x has no vector
+        ("x", "a", None),
+        ("", "a", None),
+        ("no", "a", None),  # a vector without a direction
+    ],
+)
+def test_two_sentences_by_hand(first: str, second: str, cosine: Any) -> None:
+    found = coherence([first.split(), second.split()], np.array([-1, 0]), keyed_vectors())
+    assert found.mean.value == (None if cosine is None else pytest.approx(cosine, abs=1e-7))
+    assert found.pairs == (0 if cosine is None else 1)
+
+
+def test_the_mean_is_over_the_pairs_of_a_document() -> None:
+    sentences = [text.split() for text in ("a", "a", "b", "x", "b", "c")]
+    before = np.array([-1, 0, -1, 2, 3, 4])  # a a | b x b c
+    found = coherence(sentences, before, keyed_vectors())
+    np.testing.assert_allclose(found.similarities, [1, np.nan, np.nan, math.sqrt(0.5)], atol=1e-7)
+    assert (found.pairs, found.mean.value) == (2, pytest.approx((1 + math.sqrt(0.5)) / 2))
+    assert (found.mean.low, found.mean.high) == (pytest.approx(math.sqrt(0.5)), pytest.approx(1))
+    assert found.known_words == pytest.approx(5 / 6)
+
+
+def test_figure_has_a_bar_for_each_text() -> None:
+    texts = {"plain": ["a", "c"], "gated": ["a", "a"], "nothing known": ["x", "x"], "reference": ["a", "b"]}
+    found = {
+        name: coherence([[word] for word in words], np.array([-1, 0]), keyed_vectors()) for name, words in texts.items()
+    }
+    figure = coherence_figure(found)
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    heights = {bars.get_label(): bars[0].get_height() for bars in axes.containers if hasattr(bars, "patches")}
+    assert heights == {"plain": pytest.approx(math.sqrt(0.5)), "gated": pytest.approx(1), "reference": pytest.approx(0)}
+    assert "cosine" in axes.get_ylabel()
+    assert {text.get_text() for text in axes.get_legend().get_texts()} == {"plain", "gated", "reference"}
+
+
+# --- word vectors -----------------------------------------------------------------------------------------------------
+
+
+def write_vectors(folder: Path, form: str) -> Path:
+    path = folder / f"vectors.{form}"
+    plain = path.with_suffix("") if form.endswith(".gz") else path
+    keyed_vectors().save_word2vec_format(str(plain), binary="bin" in form)
+    if form.endswith(".gz"):
+        path.write_bytes(gzip.compress(plain.read_bytes()))
+    return path
+
+
+@pytest.mark.parametrize("form", ["txt", "bin", "txt.gz", "bin.gz"])
+def test_formats(tmp_path: Path, form: str) -> None:
+    vectors = read_vectors(write_vectors(tmp_path, form))
+    assert {word: vectors[word].tolist() for word in VECTORS} == VECTORS
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "no whole file in word2vec's format: No such file"),
+        (b"", "its first line is not the number of words and of dimensions"),
+        (b"a 1 0\nb 0 1\n", "its first line is not the number of words"),
+        (b"3 2\na 1 0\nb 0 1\n", "no whole file in word2vec's format"),
+        (b"2 3\na 1 0 1\nb 0 1\n", "no whole file in word2vec's format"),
+        (b"2 2\na " + b"\x80\x3f" * 3, "no whole file in word2vec's format"),
+        (b"0 2\n", "holds no vectors"),
+    ],
+)
+def test_damaged_vectors(tmp_path: Path, content: bytes | None, message: str) -> None:
+    path = tmp_path / "vectors"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=f"{path} .*{message}"):
+        read_vectors(path)
+
+
+def test_damaged_compressed_vectors(tmp_path: Path) -> None:
+    path = write_vectors(tmp_path, "bin.gz")
+    path.write_bytes(path.read_bytes()[:-12])
+    with pytest.raises(UserError, match="vectors.bin.gz is no whole file"):
+        read_vectors(path)
+
+
+# --- command ----------------------------------------------------------------------------------------------------------
+
+REFERENCE = ["a", "b", "a c", "c@@ c", "B"]
+SYSTEM = ["a", "a", "a", "a", "b"]
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Dict[str, Path]:
+    """The files of two documents, of three sentences and two; the system's as fairseq-generate prints it."""
+    return {
+        "ref": write(tmp_path / "ref.txt", REFERENCE),
+        "sys": write(tmp_path / "sys.out", [f"H-{number}\t-0.5\t{SYSTEM[number]}" for number in (3, 0, 1, 4, 2)]),
+        "documents": write(tmp_path / "docids", ["x", "x", "x", "y", "y"]),
+        "blank": write(tmp_path / "blank", ["s", "s", "s", "", "s", "s"]),
+        "vectors": write_vectors(tmp_path, "txt"),
+    }
+
+
+def run(texts: Dict[str, Path], *options: Any, vectors: Sequence[Any] = ()) -> None:
+    vectors = vectors or ("--vectors", texts["vectors"])
+    arguments = ["coherence", "--ref", texts["ref"], "--sys", texts["sys"], *vectors, *options]
+    analysis.main([str(argument) for argument in arguments])
+
+
+@pytest.mark.parametrize("separated", ["documents", "blank"])
+def test_command(texts: Dict[str, Path], tmp_path: Path, separated: str, capsys: pytest.CaptureFixture[str]) -> None:
+    option = {"documents": "--documents", "blank": "--blank-line-separated"}[separated]
+    files = {name: tmp_path / "new" / f"coherence.{name}" for name in ("json", "csv", "figure")}
+    run(texts, option, texts[separated], *(f"--{name}={path}" for name, path in files.items()))
+    report = json.loads(files["json"].read_text(encoding="utf-8"))
+    assert report["documents"] == 2
+    # a, b: 0; b, (a + c) / 2 = (1, 1/2): 1 / √5. "cc" and "B" have no vector: the pair is not counted.
+    assert report["texts"]["reference"]["coherence"] == pytest.approx(math.sqrt(0.2) / 2)
+    assert (report["texts"]["reference"]["pairs"], report["texts"]["sys"]["pairs"]) == (2, 3)
+    assert report["texts"]["sys"]["coherence"] == pytest.approx(2 / 3)  # the last pair: a, b
+    assert report["texts"]["reference"]["known_words"] == pytest.approx(4 / 6)
+    rows = list(csv.DictReader(files["csv"].read_text(encoding="utf-8").splitlines()))
+    assert [(row["after"], row["sentence"]) for row in rows] == [("1", "2"), ("2", "3"), ("4", "5")]
+    assert [row["similarity in sys"] for row in rows] == ["1.0", "1.0", "0.0"]
+    assert rows[-1]["similarity in reference"] == ""
+    assert files["figure"].read_bytes().startswith(b"\x89PNG")
+    assert "documents: 2; word vectors: 4" in capsys.readouterr().out
+
+
+def test_lower_case_and_one_document(texts: Dict[str, Path], tmp_path: Path) -> None:
+    run(texts, "--one-document", "--lowercase", "--remove-bpe", "none", "--json", tmp_path / "x.json")
+    report = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
+    # c@@ has no vector now, c has: 0, 1 / √5, cos((1, 1/2), (1, 1)) = 3 / √10, cos(c, b) = 1 / √2.
+    expected = [0, math.sqrt(0.2), 3 / math.sqrt(10), math.sqrt(0.5)]
+    assert report["texts"]["reference"]["coherence"] == pytest.approx(sum(expected) / 4)
+
+
+def test_training_is_reproducible(texts: Dict[str, Path], tmp_path: Path) -> None:
+    lines = ["a b c", "b c a a", "c c a b b"] * 20
+    corpus = [write(tmp_path / "corpus.txt", lines), tmp_path / "corpus.gz"]
+    corpus[1].write_bytes(gzip.compress(b"d d d\n" * 5))
+    saved = []
+    for number, seed in enumerate((1, 1, 2)):
+        path = tmp_path / f"vectors{number}.bin"
+        options = ("--save-vectors", path, "--dim", 8, "--min-count", 5, "--seed", seed)
+        run(texts, "--one-document", vectors=("--train-vectors", *corpus, *options))
+        saved.append(path.read_bytes())
+    assert saved[0] == saved[1] != saved[2]
+    vectors = read_vectors(tmp_path / "vectors0.bin")
+    assert (set(vectors.index_to_key), vectors.vector_size) == ({"a", "b", "c", "d"}, 8)
+    assert {path.name for path in tmp_path.iterdir()} >= {"vectors0.bin"}
+    assert not list(tmp_path.glob(".*"))
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def test_without_gensim(texts: Dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gensim", None)
+    with pytest.raises(UserError, match=r"coherence needs gensim .*pip install 'fairseq-ctxgates\[coherence\]'"):
+        run(texts, "--one-document")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("ref", "", "ref.txt is empty"),
+        ("ref", "a\nb\n", "sys.out has 5 sentences, .*ref.txt has 2"),
+        ("sys", "", "sys.out is empty"),
+        ("documents", "x\nx\n", "docids names the documents of 2 sentences, but .*ref.txt has 5"),
+        ("documents", "a\nb\nc\nd\ne\n", "no two sentences of .*ref.txt are of one document"),
+        ("documents", "a\nb\n\nd\ne\n", "docids, line 3: no document is named"),
+        ("documents", b"\xff\n", "docids, line 1: not text in UTF-8"),
+    ],
+)
+def test_files_that_do_not_fit(texts: Dict[str, Path], name: str, content: Any, message: str) -> None:
+    texts[name].write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(UserError, match=message):
+        run(texts, "--documents", texts["documents"])
+
+
+@pytest.mark.parametrize(
+    ("options", "vectors", "message"),
+    [
+        (["--save-vectors", "x"], (), "--save-vectors is for vectors that are trained here"),
+        (["--names", "reference"], (), "--names: 'reference' is the name of --ref"),
+        (["--names", "a", "b"], (), "--names has 2 names for 1 systems"),
+        ([], ["--train-vectors", "missing.txt"], "missing.txt cannot be read: No such file"),
+        ([], ["--train-vectors", "/dev/null"], "no word occurs 5 times"),
+    ],
+)
+def test_options_that_do_not_fit(
+    texts: Dict[str, Path], options: List[str], vectors: Sequence[str], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        run(texts, "--one-document", *options, vectors=vectors)
+
+
+def test_training_text_that_is_not_utf8(texts: Dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "latin").write_bytes("gut\nschön\n".encode("latin-1"))
+    with pytest.raises(UserError, match="latin: line 2 is not UTF-8"):
+        run(texts, "--one-document", vectors=("--train-vectors", tmp_path / "latin"))
