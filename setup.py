@@ -19,16 +19,18 @@ setup(
         f"stanza<1.11; {CLASSIC}",  # later ones ask for a later torch than 1.12
         f"numpy; {MODERN}",
         f"numpy<2; {CLASSIC}",  # torch before 2.3 was built for NumPy 1
-        "matplotlib",
+        "matplotlib>=3.7",
         "numba",
         "sacrebleu",
         "scipy",
         "subword-nmt",
+        "tabulate",
         "tqdm",
     ],
     extras_require={
-        "test": ["pytest>=7", "pytest-xdist", "tensorboardX"],
+        "test": ["gensim", "pytest>=7", "pytest-xdist", "tensorboardX"],
         "lint": ["mypy", "ruff"],
+        "coherence": ["gensim>=4"],
         "dask": ["distributed"],
     },
     packages=[*find_packages(include=["fairseq_ctxgates", "fairseq_ctxgates.*"]), "fairseq_ctxgates.preprocess"],

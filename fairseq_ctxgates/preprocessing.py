@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
+import shutil
 import signal
+import socket
 import sys
+import uuid
 from pathlib import Path
-from typing import Iterator, List, Tuple
+from typing import Dict, Iterator, List, Sequence, Tuple
 
+import numpy as np
 from fairseq import utils
 from fairseq.data import data_utils
 
@@ -21,6 +26,13 @@ def add_data_options(parser: argparse.ArgumentParser, several: str) -> None:
     parser.add_argument("data", help=f"data directory, or several as for fairseq-train (a:b): {several}")
     parser.add_argument("-s", "--source-lang", metavar="LANG", help="source language (found from the files)")
     parser.add_argument("-t", "--target-lang", metavar="LANG", help="target language (found from the files)")
+
+
+def positive(text: str) -> int:
+    """A number from 1."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1")
+    return int(text)
 
 
 def find_data(args: argparse.Namespace) -> Tuple[List[Path], List[Split]]:
@@ -49,6 +61,38 @@ def language_pair(args: argparse.Namespace, data_dir: Path) -> Tuple[str, str]:
     return source_lang, target_lang
 
 
+def split_and_files(text: str) -> Tuple[str, List[Path]]:
+    """``train=a.docids:b.docids`` as the name of the split and the files for each data directory."""
+    name, equals, files = text.partition("=")
+    if not (name and equals and files):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form SPLIT=FILE, as train=train.docids")
+    return name, [Path(path) for path in utils.split_paths(files)]
+
+
+def files_of_splits(
+    option: str, named: Sequence[Tuple[str, List[Path]]], data_dirs: Sequence[Path], splits: Sequence[Split]
+) -> Dict[Split, Path]:
+    """The file of each split that an option of :func:`split_and_files` names.
+
+    Raises:
+        UserError: it names splits that are not there, a split twice, or another number of files than of directories
+    """
+    by_place = {(split.data_dir, split.name): split for split in splits}
+    found: Dict[Split, Path] = {}
+    for name, files in named:
+        if len(files) != len(data_dirs):
+            raise UserError(f"{option} {name}: {len(files)} files for {len(data_dirs)} data directories")
+        for data_dir, file in zip(data_dirs, files):
+            split = by_place.get((data_dir, name))
+            if split is None:
+                there = ", ".join(split.name for split in splits if split.data_dir == data_dir)
+                raise UserError(f"{option} {name}: {data_dir} has no such split; it has {there}")
+            if split in found:
+                raise UserError(f"{option} names {name} twice")
+            found[split] = file
+    return found
+
+
 @contextlib.contextmanager
 def whole_or_not_at_all() -> Iterator[None]:
     """Let a terminated run remove what it has half written, as an interrupted one does, and tell the user of errors of
@@ -61,3 +105,36 @@ def whole_or_not_at_all() -> Iterator[None]:
         raise UserError(f"{place}{error.strerror or error}; what was half written is removed") from error
     finally:
         signal.signal(signal.SIGTERM, default)
+
+
+@contextlib.contextmanager
+def scratch_folder(folder: Path, name: str) -> Iterator[Path]:
+    """A folder for intermediate results, removed at the end; also removes what a killed run on this machine left."""
+    prefix = f".{name}.{socket.gethostname()}"
+    for old in folder.glob(f"{prefix}.*"):
+        if not is_running(int(old.suffix[1:])):
+            shutil.rmtree(old, ignore_errors=True)
+    scratch = folder / f"{prefix}.{os.getpid()}"
+    scratch.mkdir()
+    try:
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def is_running(process: int) -> bool:
+    """Whether this machine has a process of this number."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def write_array(path: Path, array: np.ndarray) -> None:
+    """Write a file of numbers to a scratch folder, whole or not at all: to do it twice, also at once, does no harm."""
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+    array.tofile(temporary)
+    os.replace(temporary, path)

@@ -13,9 +13,6 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from concurrent.futures import Executor, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Dict, List, Optional, Tuple
@@ -42,7 +39,8 @@ from fairseq_ctxgates.pmi import (
     label_split,
     map_split,
 )
-from fairseq_ctxgates.preprocessing import add_data_options, find_data, whole_or_not_at_all
+from fairseq_ctxgates.preprocessing import add_data_options, find_data, positive, whole_or_not_at_all
+from fairseq_ctxgates.workers import add_worker_options, open_workers
 
 TELLING_PAIRS, TELLING_COUNT = 10, 10
 
@@ -53,13 +51,6 @@ def memory_size(text: str) -> int:
     if match is None or float(match[1]) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 4G or 512M")
     return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
-
-
-def positive(text: str) -> int:
-    """A number from 1."""
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1")
-    return int(text)
 
 
 def get_parser() -> argparse.ArgumentParser:
@@ -94,13 +85,14 @@ def get_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--min-count", type=positive, default=1, metavar="N", help="take pairs found in fewer sentences as never found"
     )
-    parser.add_argument("--workers", type=positive, default=1, metavar="N", help="number of processes")
+    add_worker_options(parser)
     parser.add_argument(
         "--memory",
         type=memory_size,
         default="4G",
         metavar="SIZE",
-        help="memory for the data of all processes together; each takes some 0.4G more for its programs",
+        help="memory for the data of all processes together, also those of a Dask cluster; each takes some 0.4G more "
+        "for its programs",
     )
     return parser
 
@@ -112,17 +104,11 @@ def main(argv: Optional[List[str]] = None) -> None:
         UserError: the data cannot be read or does not fit together, or the results cannot be written
     """
     args = get_parser().parse_args(argv)
-    try:
-        with whole_or_not_at_all(), ExitStack() as stack:
-            executor = stack.enter_context(ProcessPoolExecutor(args.workers)) if args.workers > 1 else None
-            label(args, executor)
-    except BrokenProcessPool as error:
-        raise UserError(
-            "a worker process was killed, most likely out of memory: lower --workers or --memory"
-        ) from error
+    with whole_or_not_at_all():
+        label(args)
 
 
-def label(args: argparse.Namespace, executor: Optional[Executor]) -> None:
+def label(args: argparse.Namespace) -> None:
     """Count, label, write, and print what was found."""
     data_dirs, splits = find_data(args)
     training = training_splits(splits, args.train_subset, data_dirs)
@@ -130,11 +116,17 @@ def label(args: argparse.Namespace, executor: Optional[Executor]) -> None:
     for split in splits:
         check_split(split)
     options = PMIOptions(args.counts, args.strategy, args.measure, args.min_count)
-    resources = {"memory": args.memory, "workers": args.workers, "executor": executor, "show_progress": True}
-    tables = count_tables(training, data_dirs[0], options, **resources)
-    label_counts = {
-        split: write_labels(split, label_split(split, data_dirs[0], **resources), options) for split in splits
-    }
+    with open_workers(args, data_dirs) as workers:
+        resources = {
+            "memory": args.memory,
+            "workers": workers.number,
+            "executor": workers.executor,
+            "show_progress": True,
+        }
+        tables = count_tables(training, data_dirs[0], options, **resources)
+        label_counts = {
+            split: write_labels(split, label_split(split, data_dirs[0], **resources), options) for split in splits
+        }
     report(tables, splits[0], label_counts)
 
 

@@ -8,11 +8,8 @@ pair is stored more than once, so the cost is that of looking at every pair of e
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
-import socket
 from concurrent.futures import Executor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,6 +32,7 @@ from fairseq_ctxgates.pmi.sentences import (
     vocabulary_size,
 )
 from fairseq_ctxgates.pmi.table import REMEDY, Member, PMIOptions, PMITable, save_table, table_path
+from fairseq_ctxgates.preprocessing import scratch_folder, write_array
 
 DEFAULT_MEMORY = 4 << 30
 NAMES = ("bilingual", "monolingual")
@@ -112,7 +110,7 @@ def count_tables(
     widths = (vocabulary_size(splits[0], source_lang), vocabulary_size(splits[0], target_lang))
     metadata = describe(splits)
     frequencies = token_frequencies(splits, widths) if options.counts == "frequency" else []
-    with scratch_folder(folder) as scratch:
+    with scratch_folder(folder, "pmi") as scratch:
         statistics = collect_types(splits, scratch, widths, show_progress)
         blocks = divide(statistics, scratch, options.min_count, widths, memory / 2 / workers, workers)
         margins = run_blocks(blocks, executor, show_progress)
@@ -150,32 +148,6 @@ def dictionary_digests(split: Split) -> Dict[str, str]:
         side: hashlib.blake2b(split.dictionary_path(lang).read_bytes(), digest_size=16).hexdigest()
         for side, lang in (("source", split.source_lang), ("target", split.target_lang))
     }
-
-
-@contextmanager
-def scratch_folder(folder: Path) -> Iterator[Path]:
-    """A folder for intermediate results, removed at the end; also removes what a killed run on this machine left."""
-    prefix = f".pmi.{socket.gethostname()}"
-    for old in folder.glob(f"{prefix}.*"):
-        if not is_running(int(old.suffix[1:])):
-            shutil.rmtree(old, ignore_errors=True)
-    scratch = folder / f"{prefix}.{os.getpid()}"
-    scratch.mkdir()
-    try:
-        yield scratch
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
-def is_running(process: int) -> bool:
-    """Whether this machine has a process of this number."""
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def collect_types(splits: Sequence[Split], scratch: Path, widths: Tuple[int, int], show_progress: bool) -> Statistics:
@@ -244,7 +216,7 @@ def divide(
     number = max(1, min(8 * workers, int(work.sum()) // PAIRS_AT_ONCE))
     return [
         Block(
-            scratch=scratch,
+            scratch=scratch.absolute(),  # another process may work elsewhere
             number=position,
             first=first,
             occurrences=statistics.occurrences[first:last],
@@ -297,8 +269,8 @@ def tally_block(block: Block, table: int, row_start: np.ndarray, spans: np.ndarr
     columns, counts, sizes, column_counts, _ = tally_contexts(
         row_start, spans[:, table], contexts, block.widths[table], block.capacities[table], block.least
     )
-    columns.tofile(block.part_path(NAMES[table], "columns"))
-    counts.tofile(block.part_path(NAMES[table], "pair_counts"))
+    write_array(block.part_path(NAMES[table], "columns"), columns)
+    write_array(block.part_path(NAMES[table], "pair_counts"), counts)
     return Margins(sizes, column_counts)
 
 

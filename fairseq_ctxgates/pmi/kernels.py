@@ -24,8 +24,9 @@ FETCHED = 64  # contexts that are read ahead, see fetch()
 logging.getLogger("numba").setLevel(logging.WARNING)
 
 
-def compiled(function: Callable, decorate: Callable = numba.njit) -> Any:
-    """Compile a function of numbers and arrays, and keep the result on disk where there is a place for it."""
+def compiled(function: Callable, decorate: Callable = partial(numba.njit, nogil=True)) -> Any:
+    """Compile a function of numbers and arrays, and keep the result on disk where there is a place for it. Other
+    threads run beside it: a Dask worker's other blocks, and the one that tells the scheduler that it lives."""
     try:
         return decorate(cache=True)(function)
     except RuntimeError:  # the package and the home directory are both read-only

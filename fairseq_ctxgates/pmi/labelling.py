@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional, Tuple
 
@@ -24,6 +24,7 @@ from fairseq_ctxgates.pmi.sentences import (
     vocabulary_size,
 )
 from fairseq_ctxgates.pmi.table import REMEDY, PMIOptions, PMITable, table_path
+from fairseq_ctxgates.preprocessing import scratch_folder, write_array
 
 TOKENS_AT_ONCE = 1 << 20
 TOKEN_BYTES = 4 * 8 + 2 * 8 + 8 + 4  # spans, scores, position, and label while it is decided
@@ -95,14 +96,19 @@ class Block:
     """Consecutive target types whose occurrences in a split are to be labelled by whoever is handed it.
 
     folder: where the tables are
+    scratch: where the result goes
     first: the first of the types
     occurrences (types): how often each stands in the target
     """
 
     split: Split
     folder: Path
+    scratch: Path
     first: int
     occurrences: np.ndarray
+
+    def part_path(self, array: str) -> Path:
+        return self.scratch / f"{self.first}.{array}"
 
 
 def label_split(
@@ -117,6 +123,7 @@ def label_split(
 
     Args:
         split: with the dictionaries of the tables (see :func:`check_split`)
+        folder: of the tables; while labelling, also 9 bytes a token of scratch
         memory, workers, executor: as in :func:`count_tables`
 
     Returns:
@@ -126,23 +133,30 @@ def label_split(
     occurrences = count_types(target.ids, vocabulary_size(split, split.target_lang))
     number = max(1, min(8 * workers, len(target.ids) // TOKENS_AT_ONCE))
     rows = row_blocks(occurrences, occurrences * TOKEN_BYTES, memory / 2 / workers, number)
-    blocks = [Block(split, folder, first, occurrences[first:last]) for first, last in rows]
     labels = np.full(len(target.ids), IGNORE, np.uint8)
-    with tqdm(
+    bar = tqdm(
         total=len(labels), desc=f"labelling {split.name}", unit=" tokens", unit_scale=True, disable=not show_progress
-    ) as bar:
-        for positions, block_labels in (map if executor is None else executor.map)(label_block, blocks):
-            labels[positions] = block_labels
-            bar.update(len(positions))
+    )
+    with bar, scratch_folder(folder, "pmi") as scratch:
+        # Another process may work elsewhere.
+        where = (replace(split, data_dir=split.data_dir.absolute()), folder.absolute(), scratch.absolute())
+        blocks = [Block(*where, first, occurrences[first:last]) for first, last in rows]
+        for block, tokens in zip(blocks, (map if executor is None else executor.map)(label_block, blocks)):
+            positions = np.fromfile(block.part_path("positions"), np.int64)
+            labels[positions] = np.fromfile(block.part_path("labels"), np.uint8)
+            bar.update(tokens)
     return labels
 
 
-def label_block(block: Block) -> Tuple[np.ndarray, np.ndarray]:
-    """Positions and labels, see :meth:`GateLabeller.label_rows`."""
+def label_block(block: Block) -> int:
+    """Write positions and labels to the scratch folder, see :meth:`GateLabeller.label_rows`; returns how many."""
     split = block.split
     labeller = GateLabeller(*load_tables(block.folder, split.source_lang, split.target_lang, verify=False))
     source, target = map_split(split)
-    return labeller.label_rows(source, target, target.ids, block.first, starts(block.occurrences))
+    positions, labels = labeller.label_rows(source, target, target.ids, block.first, starts(block.occurrences))
+    write_array(block.part_path("positions"), positions)
+    write_array(block.part_path("labels"), labels)
+    return len(positions)
 
 
 def load_labeller(data_dir: Path, source_lang: str, target_lang: str) -> GateLabeller:
