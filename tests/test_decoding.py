@@ -10,6 +10,7 @@ from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithA
 from omegaconf import OmegaConf
 from torch import Tensor
 
+from fairseq_ctxgates.data.relations import pack_tuples, relation_mask
 from tests.models import (
     DICTIONARY,
     EOS,
@@ -27,9 +28,13 @@ BATCH = make_batch(
     sources=[[4, 5, UNK, 7, 8], [9, 10], [UNK, UNK, 13]],
     targets=[[14, UNK, 16, 17], [18, 19, 4, 5], [6, 7, UNK, 9]],
 )
-# Read by the models that know preceding sentences, and left unread by the others.
+# Read by the models that know preceding sentences and relations, and left unread by the others.
 PRECEDING = torch.tensor([[PAD, PAD, 15, 16, EOS], [PAD, PAD, EOS, EOS, EOS], [4, 17, 18, 19, EOS]])
-BATCH["net_input"]["preceding_tokens"] = PRECEDING
+MASK = torch.ones(3, 6, 6, dtype=torch.bool)  # of two tuples, of none, and of one
+MASK[0] = torch.from_numpy(relation_mask(pack_tuples([[0, 1, 2], [2, 4]]), 6))
+MASK[2, 2:, 2:] = torch.from_numpy(relation_mask(pack_tuples([[0, 2]]), 4))
+STREAMS = {"preceding_tokens": PRECEDING, "relation_mask": MASK}
+BATCH["net_input"].update(STREAMS)
 SOURCE, LENGTHS = BATCH["net_input"]["src_tokens"], BATCH["net_input"]["src_lengths"]
 PREVIOUS = BATCH["net_input"]["prev_output_tokens"]
 
@@ -40,7 +45,15 @@ MECHANISMS: dict[str, Any] = {
     "inter-sentence gate": ("isg_transformer", {}),
     "smoothing": ("car_transformer", SMOOTHED),
     "smoothing of unknown words": ("car_transformer", {"smoothing": "ccwm", "smoothing_side": "both"}),
-    "all": ("rcg_transformer", {"inter_sentence_gate": True, "smoothing": "ccwm", **SMOOTHED}),
+    "relations": ("fra_transformer", {}),
+    "relations in all layers": ("fra_transformer", {"relation_layers": "all", "relation_fusion": "gate"}),
+    "attention over relations apart": ("fra_transformer", {"separate_relation_attention": True}),
+    "multiplied by relations": ("fra_transformer", {"relation_operation": "multiply", "relation_fusion": "linear"}),
+    "Compare Fusion": ("fra_transformer", {"relation_ablation": "compare", "relation_fusion": "concat-gate"}),
+    "all": (
+        "rcg_transformer",
+        {"inter_sentence_gate": True, "smoothing": "ccwm", "relation_fusion": "transform", **SMOOTHED},
+    ),
 }
 
 
@@ -62,7 +75,14 @@ def assert_close(actual: Tensor, expected: Tensor) -> None:
 
 
 def encode(model: Any) -> Any:
-    return model.encoder(SOURCE, LENGTHS, preceding_tokens=PRECEDING)
+    return model.encoder(SOURCE, LENGTHS, **STREAMS)
+
+
+def alone(row: int) -> dict[str, Any]:
+    """What a model reads of one sentence of the batch, without its padding."""
+    words = SOURCE[row].ne(PAD)
+    streams = {"preceding_tokens": PRECEDING[row : row + 1], "relation_mask": MASK[row : row + 1, words][:, :, words]}
+    return {"src_tokens": SOURCE[row : row + 1, words], "src_lengths": LENGTHS[row : row + 1], **streams}
 
 
 # --- one step after another -------------------------------------------------------------------------------------------
@@ -98,7 +118,7 @@ def test_no_look_ahead(mechanism: str, order: str, position: int) -> None:
     changed[:, position] = 19
     logits, gates = [], []
     for previous in (PREVIOUS, changed):
-        step_logits, extra = model(SOURCE, LENGTHS, previous, preceding_tokens=PRECEDING, return_gates=True)
+        step_logits, extra = model(SOURCE, LENGTHS, previous, **STREAMS, return_gates=True)
         logits.append(step_logits)
         gates.append(extra["gates"])
     assert_close(logits[0][:, :position], logits[1][:, :position])
@@ -114,14 +134,7 @@ def test_padding_changes_nothing(mechanism: str) -> None:
     model = make(mechanism)
     logits, extra = model(**BATCH["net_input"], return_gates=True)
     for row in range(len(SOURCE)):
-        alone = SOURCE[row : row + 1, SOURCE[row].ne(PAD)]
-        row_logits, row_extra = model(
-            alone,
-            LENGTHS[row : row + 1],
-            PREVIOUS[row : row + 1],
-            preceding_tokens=PRECEDING[row : row + 1],
-            return_gates=True,
-        )
+        row_logits, row_extra = model(**alone(row), prev_output_tokens=PREVIOUS[row : row + 1], return_gates=True)
         assert_close(row_logits[0], logits[row])
         for number, gate in row_extra["gates"].items():
             assert_close(gate[:, 0], extra["gates"][number][:, row])
@@ -147,7 +160,12 @@ def test_beams_are_reordered(mechanism: str) -> None:
         encoder_out = model.encoder.reorder_encoder_out(encoder_out, beams)
         logits, extra = model.decoder(prefixes, encoder_out=encoder_out, incremental_state=state, return_gates=True)
         expected, expected_extra = model(
-            SOURCE[rows], LENGTHS[rows], prefixes, preceding_tokens=PRECEDING[rows], return_gates=True
+            SOURCE[rows],
+            LENGTHS[rows],
+            prefixes,
+            preceding_tokens=PRECEDING[rows],
+            relation_mask=MASK[rows],
+            return_gates=True,
         )
         assert_close(logits[:, 0], expected[:, -1])
         for number, gate in extra["gates"].items():
@@ -175,14 +193,12 @@ def test_beam_search_scores_equal_forced_decoding(mechanism: str, ensemble: bool
     hypotheses = generator.generate(models, {"net_input": without_targets(BATCH["net_input"])})
     assert [len(beams) for beams in hypotheses] == [3, 3, 3]
     for row, beams in enumerate(hypotheses):
-        source = SOURCE[row : row + 1, SOURCE[row].ne(PAD)]
         for hypothesis in beams:
             tokens = hypothesis["tokens"]
             assert tokens[-1] == EOS and len(tokens) > 1
             previous = torch.cat([torch.tensor([EOS]), tokens[:-1]]).unsqueeze(0)
-            net_input = (source, LENGTHS[row : row + 1], previous)
-            preceding = PRECEDING[row : row + 1]
-            probabilities = [model(*net_input, preceding_tokens=preceding)[0][0].softmax(dim=-1) for model in models]
+            net_input = {**alone(row), "prev_output_tokens": previous}
+            probabilities = [model(**net_input)[0][0].softmax(dim=-1) for model in models]
             mean = torch.stack(probabilities).mean(dim=0)
             expected = mean.gather(-1, tokens.unsqueeze(-1)).squeeze(-1).log()
             torch.testing.assert_close(hypothesis["positional_scores"], expected, rtol=0, atol=1e-5, check_dtype=False)
@@ -235,7 +251,10 @@ def test_alignment_of_translations(mechanism: str) -> None:
             tokens = hypothesis["tokens"]
             previous = torch.cat([torch.tensor([EOS]), tokens[:-1]]).unsqueeze(0)
             expected = model(
-                SOURCE[row : row + 1], LENGTHS[row : row + 1], previous, preceding_tokens=PRECEDING[row : row + 1]
+                SOURCE[row : row + 1],
+                LENGTHS[row : row + 1],
+                previous,
+                **{n: t[row : row + 1] for n, t in STREAMS.items()},
             )[1]["attn"][0][0].t()
             torch.testing.assert_close(hypothesis["attention"], expected, check_dtype=False)
             assert len(hypothesis["alignment"]) == len(tokens) - 1  # one for each word

@@ -9,7 +9,8 @@ from typing import Dict
 
 import pytest
 
-from tests.commands import PLAIN, make_pairs, train
+from preprocess import gate_labels
+from tests.commands import DECODING, GATED, PLAIN, TASK, make_pairs, run, train
 from tests.corpus import binarize
 
 README = Path(__file__).parent.parent / "README.md"
@@ -74,3 +75,43 @@ def test_documents(tmp_path: Path) -> None:
     for found, expected in zip(lines, (by_row[str(row)] for row in range(5))):
         assert found.split("\t")[1] == expected.split("\t")[1]
         assert float(found.split("\t")[0]) == pytest.approx(float(expected.split("\t")[0]), abs=1e-4)
+
+
+@pytest.mark.slow
+def test_relations(tmp_path: Path, corenlp_url: str) -> None:
+    smaller = {"--arch fra_transformer ": "--arch fra_transformer_tiny ", "--max-epoch 30": "--max-epoch 2"}
+    sentences = ("the old farmer sells apples .", "a dog chases the cat .", "two children play in the park .")
+    text = {split: [(sentences[row % 3], target) for row, (_, target) in enumerate(SPLITS[split])] for split in SPLITS}
+    binarize(tmp_path / "data-bin" / "X", text, "en", "de", joined=True)
+    (tmp_path / "test.en").write_text("".join(f"{source}\n" for source, _ in text["test"]))
+
+    output = run_block("relations", smaller, tmp_path)
+
+    generated, typed = (
+        dict(re.findall(r"^D-(\d+)\t\S+\t(.*)$", part, re.MULTILINE)) for part in output.split("Sentence buffer size:")
+    )
+    assert len(generated) == 5
+    assert typed == generated
+    assert len((tmp_path / "tuples.jsonl").read_text().splitlines()) == sum(map(len, text.values()))
+
+
+@pytest.mark.slow
+def test_analyses(tmp_path: Path) -> None:
+    smaller = {"--arch rcg_transformer ": "--arch rcg_transformer_tiny --cpu ", "--max-epoch 30": "--max-epoch 1"}
+    smaller["--values 0 0.5 1 2"] = "--values 0 1"
+    data = binarize(tmp_path / "data-bin" / "X", SPLITS, "de", "en", joined=True)
+    gate_labels.main([str(data), "-s", "de", "-t", "en"])
+    (tmp_path / "test.en").write_text("".join(f"{target}\n" for _, target in SPLITS["test"]))
+    for name, model in (("transformer", PLAIN), ("rcg", GATED)):
+        folder = tmp_path / "checkpoints" / name
+        train(data, folder, *model, "--share-all-embeddings", "--max-epoch", 1)
+        (tmp_path / f"{name}.out").write_text(
+            run("generate", data, *TASK, *DECODING, "--path", folder / "checkpoint_best.pt")
+        )
+
+    output = run_block("analyses", smaller, tmp_path)
+
+    for name in ("errors", "lengths", "lambda"):
+        assert (tmp_path / f"{name}.png").stat().st_size > 10_000
+    assert "CE/FE" in output
+    assert (tmp_path / "sweeps" / "lambda").is_dir()

@@ -23,7 +23,7 @@ fi
 options="--task context_translation --share-all-embeddings --encoder-layers 4 --decoder-layers 4
     --encoder-embed-dim 128 --decoder-embed-dim 128 --encoder-ffn-embed-dim 256 --decoder-ffn-embed-dim 256
     --encoder-attention-heads 4 --decoder-attention-heads 4 --dropout 0.3 --adam-betas (0.9,0.98) --adam-eps 1e-9
-    --lr 3e-3 --warmup-updates 1000 --max-tokens 2048 --max-epoch ${EPOCHS:-10}"
+    --lr 3e-3 --warmup-updates 1000 --max-tokens 1024 --max-epoch ${EPOCHS:-10}"
 train transformer --arch transformer $options
 train compare_fusion --arch fra_transformer --relation-ablation compare $options
 train transform --arch fra_transformer --load-relations --relation-fusion transform $options

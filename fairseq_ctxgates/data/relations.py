@@ -1,9 +1,10 @@
 """The factual relations of each source sentence (Li et al. 2022)."""
 
 import atexit
+import functools
 import logging
 from dataclasses import dataclass, field
-from typing import AbstractSet, Any, ClassVar, Dict, List, Optional, Sequence, Tuple
+from typing import AbstractSet, Any, ClassVar, Dict, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from fairseq_ctxgates.errors import UserError
 logger = logging.getLogger(__name__)
 
 END_OF_TUPLE = -1
+CHECKED_AT_ONCE = 100_000  # rows; all of a large corpus would take gigabytes
 MaskChoice = ChoiceEnum(["pair", "word"])
 
 
@@ -32,7 +34,7 @@ class RelationsConfig(FairseqDataclass):
         default=None,
         metadata={
             "help": "which words see each other in the relation encoding: those that stand in one tuple (pair), or all "
-            "that stand in any (word); default: as the model was trained, which is pair unless something else is said"
+            "that stand in any (word); default: pair in training, then what the model was trained with"
         },
     )
     relation_extractor: Optional[str] = field(
@@ -72,57 +74,79 @@ class Relations(SideStream):
             raise UserError(
                 "--load-relations needs an architecture that reads them: --arch fra_transformer, or --relation-fusion"
             )
+        if config.relation_extractor is not None and cls.name not in required:
+            raise UserError(f"--relation-extractor {config.relation_extractor} needs a model that reads relations")
+        if config.corenlp_url is not None and config.relation_extractor is None:
+            raise UserError(
+                f"--corenlp-url {config.corenlp_url} is the server of an extractor: give --relation-extractor as well"
+            )
         if cls.name in required and config.concatenate_preceding is not None:
-            raise UserError("--concatenate-preceding does not go with relations, which are those of one sentence")
+            raise UserError(
+                "--concatenate-preceding does not go with relations, which are those of one sentence: leave it out"
+            )
 
     @classmethod
     def check_rows(cls, rows: MMapIndexedDataset, split: Split) -> None:
         """Raise UserError unless every row is tuples of positions in its sentence, end of sentence left out."""
         super().check_rows(rows, split)
-        sizes = np.array(rows.sizes)
-        packed = np.fromfile(f"{split.stream_prefix(cls.name)}.bin", dtype=np.int32, count=int(sizes.sum()))
-        row_of = np.repeat(np.arange(len(sizes)), sizes)
+        path = f"{split.stream_prefix(cls.name)}.bin"
         source = split.load_side(split.source_lang)  # named, because its sizes are gone with it
-        lengths = np.asarray(source.sizes)[row_of]
-        is_wrong = (packed < END_OF_TUPLE) | (packed >= lengths - 1)
-        last = np.cumsum(sizes)[sizes > 0] - 1
-        is_wrong[last] |= packed[last] != END_OF_TUPLE
-        if is_wrong.any():
-            row = row_of[np.argmax(is_wrong)]
-            raise UserError(
-                f"{split.stream_prefix(cls.name)}.bin: row {row + 1} holds {unpack_tuples(np.array(rows[row]))}, which "
-                f"are not tuples of positions from 0 in its sentence of {lengths[np.argmax(is_wrong)] - 1} tokens"
-            )
+        sizes, words = np.asarray(rows.sizes), np.asarray(source.sizes) - 1
+        with open(path, "rb") as stream:
+            for start in range(0, len(sizes), CHECKED_AT_ONCE):
+                part = slice(start, start + CHECKED_AT_ONCE)
+                packed = np.fromfile(stream, dtype=rows._index.dtype, count=int(sizes[part].sum()))
+                wrong = _first_wrong_row(packed, sizes[part], words[part])
+                if wrong is not None:
+                    row = start + wrong
+                    raise UserError(
+                        f"{path}: row {row + 1} holds {rows[row].tolist()}, which are not tuples of positions in its "
+                        f"sentence, from 0 to {words[row] - 1}, with {END_OF_TUPLE} after each"
+                    )
 
     @classmethod
     def of_lines(cls, dataset: LanguagePairDataset, line_before: Optional[Tensor], config: Any) -> "Relations":
         """The relations that ``--relation-extractor`` finds in the lines; without it lines have none."""
         if config.relation_extractor is None:
-            _warn_once("no --relation-extractor is given: every line is taken to have no relations")
-            return cls([np.empty(0, np.int32)] * len(dataset), dataset, config)
+            _warn_that_there_are_none()
+            return cls([pack_tuples([])] * len(dataset), dataset, config)
         from fairseq_ctxgates.relations import relations_of_tokens
 
         symbols = dataset.src_dict.symbols
         lines = [[symbols[token] for token in line[:-1].tolist()] for line in dataset.src]
-        found = relations_of_tokens(
-            _extractor(config.relation_extractor, config.source_lang, config.corenlp_url), lines
-        )
-        return cls([pack_tuples(tuples) for tuples in found], dataset, config)
+        extractor = _open_extractor(config.relation_extractor, config.source_lang, config.corenlp_url)
+        remove_bpe = "sentencepiece" if config.post_process == "sentencepiece" else "subword_nmt"
+        tuples_of_lines = relations_of_tokens(extractor, lines, remove_bpe)
+        return cls([pack_tuples(tuples) for tuples in tuples_of_lines], dataset, config)
 
     def add_to_batch(self, batch: Dict[str, Any]) -> None:
-        net_input = batch["net_input"]
-        tokens = net_input["src_tokens"]
+        tokens = batch["net_input"]["src_tokens"]
+        # Of the batch as it is: sentences may have been cut (--truncate-source), or padded to some multiple.
         lengths = tokens.ne(self.dataset.src_dict.pad()).sum(dim=1).tolist()
         size = tokens.size(1)
-        mask = np.ones((len(lengths), size, size), dtype=bool)  # of a sentence without tuples, and at padding
-        is_word_mask = str(self.config.relation_mask) == "word"
-        for number, (index, length) in enumerate(zip(batch["id"].tolist(), lengths)):
-            tuples = unpack_tuples(np.asarray(self.rows[index]))
-            if tuples:
-                start = size - length if self.dataset.left_pad_source else 0
-                end = start + length
-                mask[number, start:end, start:end] = relation_mask(tuples, length, is_word_mask)
-        net_input["relation_mask"] = torch.from_numpy(mask)
+        masks = np.ones((len(lengths), size, size), dtype=bool)  # at padding too, so that there is something to see
+        for mask, index, length in zip(masks, batch["id"].tolist(), lengths):
+            start = size - length if self.dataset.left_pad_source else 0
+            place = slice(start, start + length)
+            mask[place, place] = relation_mask(np.asarray(self.rows[index]), length, self.config.relation_mask)
+        batch["net_input"]["relation_mask"] = torch.from_numpy(masks)
+
+
+def _first_wrong_row(packed: np.ndarray, sizes: np.ndarray, words: np.ndarray) -> Optional[int]:
+    """The first of some rows that does not hold tuples of positions in its sentence; None: all do.
+
+    Args:
+        packed: the rows, one after another
+        sizes: of each row
+        words: how many tokens each sentence has without end of sentence
+    """
+    row_of = np.repeat(np.arange(len(sizes)), sizes)
+    is_end = packed == END_OF_TUPLE
+    is_wrong = (packed < END_OF_TUPLE) | (packed >= words[row_of])
+    last = np.cumsum(sizes)[sizes > 0] - 1
+    is_wrong[last] |= ~is_end[last]
+    is_wrong |= is_end & np.concatenate([[True], is_end[:-1]])[: len(is_end)]  # a tuple of no words
+    return int(row_of[np.argmax(is_wrong)]) if is_wrong.any() else None
 
 
 def pack_tuples(tuples: Sequence[Sequence[int]]) -> np.ndarray:
@@ -132,51 +156,41 @@ def pack_tuples(tuples: Sequence[Sequence[int]]) -> np.ndarray:
     return np.array(packed, dtype=np.int32)
 
 
-def unpack_tuples(row: np.ndarray) -> List[List[int]]:
-    """The tuples of a row, each as its token positions."""
-    ends = np.flatnonzero(row == END_OF_TUPLE)
-    return [positions[positions != END_OF_TUPLE].tolist() for positions in np.split(row, ends + 1)[: len(ends)]]
-
-
-def relation_mask(tuples: Sequence[Sequence[int]], length: int, words: bool = False) -> np.ndarray:
+def relation_mask(row: np.ndarray, length: int, kind: Optional[str] = "pair") -> np.ndarray:
     """Which positions of a sentence may see each other in its relation encoding (Li et al. 2022, section 3.1).
 
     Args:
-        tuples: the token positions of each tuple, one tuple or more; positions beyond the sentence, of which
-            ``--truncate-source`` left a part, count nothing
+        row: the sentence's tuples, of :func:`pack_tuples`; positions that ``--truncate-source`` has cut off count
+            nothing
         length: how many tokens there are, end of sentence included
-        words: every position of any tuple sees those of all, not of its own tuples only
+        kind: ``pair``, which None stands for: i sees j where both stand in one tuple; ``word``: where both stand in any
 
     Returns:
-        M, (length, length), bool; a position in no tuple sees itself only, as end of sentence does
+        M, (length, length), bool; a position in no tuple sees itself only, as end of sentence does; without tuples
+        every position sees all
     """
-    mask = np.eye(length, dtype=bool)
-    groups = [sorted({position for positions in tuples for position in positions})] if words else tuples
-    for positions in groups:
-        inside = [position for position in positions if position < length - 1]
-        mask[np.ix_(inside, inside)] = True
+    is_end = row == END_OF_TUPLE
+    is_word = ~is_end & (row < length - 1)
+    if not is_word.any():
+        return np.ones((length, length), dtype=bool)
+    tuple_of = np.cumsum(is_end)[is_word] * (str(kind) != "word")
+    member = np.zeros((tuple_of.max() + 1, length), dtype=np.float32)
+    member[tuple_of, row[is_word]] = 1
+    mask = member.T @ member > 0
+    np.fill_diagonal(mask, True)
     return mask
 
 
-_EXTRACTORS: Dict[Tuple[str, str, Optional[str]], Any] = {}
-
-
-def _extractor(name: str, language: str, urls: Optional[str]) -> Any:
+@functools.lru_cache(maxsize=None)
+def _open_extractor(name: str, language: str, urls: Optional[str]) -> Any:
     """The extractor of these options, which lives as long as the process: starting a server takes seconds."""
-    key = (name, language, urls)
-    if key not in _EXTRACTORS:
-        from fairseq_ctxgates.relations import build_extractor
+    from fairseq_ctxgates.relations import build_extractor
 
-        extractor = build_extractor(name, language, urls.split(",") if urls else ())
-        atexit.register(extractor.__exit__, None, None, None)
-        _EXTRACTORS[key] = extractor.__enter__()
-    return _EXTRACTORS[key]
+    extractor = build_extractor(name, language, urls.split(",") if urls else ())
+    atexit.register(extractor.__exit__, None, None, None)
+    return extractor.__enter__()
 
 
-_WARNINGS: set = set()
-
-
-def _warn_once(message: str) -> None:
-    if message not in _WARNINGS:
-        _WARNINGS.add(message)
-        logger.warning(message)
+@functools.lru_cache(maxsize=None)
+def _warn_that_there_are_none() -> None:
+    logger.warning("no --relation-extractor is given: every line is taken to have no relations")

@@ -228,7 +228,8 @@ class SideStream(ABC):
 
     @classmethod  # noqa: B027  most streams have nothing to check
     def check_models(cls, config: Any, required: AbstractSet[str]) -> None:
-        """Raise UserError where the options and what the models require contradict each other."""
+        """Raise UserError where the options contradict what the models require; ``required`` also has what an ablation
+        leaves unread."""
 
     @classmethod
     def exists(cls, split: Split) -> bool:

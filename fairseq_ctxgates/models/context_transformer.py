@@ -22,7 +22,12 @@ from fairseq_ctxgates.modules.decoder_layer import (
 )
 from fairseq_ctxgates.modules.dropout import replace_dropout
 from fairseq_ctxgates.modules.inter_sentence_gate import preceding_input, random_context, sentence_keys
-from fairseq_ctxgates.modules.relation_fusion import MultiplyingEncoderLayer, both_masks, encodes_relations
+from fairseq_ctxgates.modules.relation_fusion import (
+    MultiplyingEncoderLayer,
+    both_masks,
+    encodes_relations,
+    relation_layers,
+)
 
 EncoderOut = Dict[str, List[Tensor]]
 
@@ -106,7 +111,8 @@ class ContextTransformerEncoder(TransformerEncoderBase):
             states.append(x)
         if self.layer_norm is not None:
             x = self.layer_norm(x)
-        sentence, relation = x.chunk(2, dim=1)
+        # Contiguous, or every product of a decoder layer would copy them.
+        sentence, relation = (half.contiguous() for half in x.chunk(2, dim=1))
         return {
             "encoder_out": [sentence],
             "relation_out": [relation],
@@ -195,30 +201,17 @@ class ContextTransformerDecoder(TransformerDecoderBase):
         x, padding_mask = self.embed(prev_output_tokens, incremental_state)
         future_mask = None if incremental_state is not None or full_context_alignment else self.buffered_future_mask(x)
 
-        inner_states = [x]
-        outputs: Dict[int, LayerOutput] = {}
-        for layer in self.layers:
-            output = LayerOutput(
-                *layer(
-                    x,
-                    incremental_state=incremental_state,
-                    self_attn_mask=future_mask,
-                    self_attn_padding_mask=padding_mask,
-                    need_attn=return_attention and layer.number - 1 == alignment_layer,
-                    need_preceding_attn=return_preceding_attention,
-                    preceding_context=self.random_context(encoder_out, layer.number, prev_output_tokens, x),
-                    **_memories(encoder_out),
-                )
-            )
-            x = output.x
-            inner_states.append(x)
-            outputs[layer.number] = output
-
-        if self.layer_norm is not None:
-            x = self.layer_norm(x)
-        x = x.transpose(0, 1)
-        if self.project_out_dim is not None:
-            x = self.project_out_dim(x)
+        outputs = self.run_layers(
+            x,
+            encoder_out,
+            prev_output_tokens,
+            attention_layer=alignment_layer + 1 if return_attention else None,
+            incremental_state=incremental_state,
+            self_attn_mask=future_mask,
+            self_attn_padding_mask=padding_mask,
+            need_preceding_attn=return_preceding_attention,
+        )
+        inner_states = [x, *(output.x for output in outputs.values())]
         attention = [
             weights[:alignment_heads].float().mean(dim=0).to(x) for weights in _by_layer(outputs, "attention").values()
         ]
@@ -228,7 +221,41 @@ class ContextTransformerDecoder(TransformerDecoderBase):
             extra["inter_sentence_gates"] = _by_layer(outputs, "inter_sentence_gate")
         if return_preceding_attention:
             extra["preceding_attention"] = _by_layer(outputs, "preceding_attention")
-        return x, extra
+        return self.features(inner_states[-1]), extra
+
+    def run_layers(
+        self,
+        x: Tensor,
+        encoder_out: EncoderOut,
+        prev_output_tokens: Tensor,
+        attention_layer: Optional[int],
+        **arguments: Any,
+    ) -> Dict[int, LayerOutput]:
+        """What each layer returns, by its number from 1 at the bottom, of the layers that run (LayerDrop).
+
+        Args:
+            x: the lowest layer's input, (target length, batch, embed dim)
+            attention_layer: the number of the layer that also returns its attention over the sentence, or None
+            arguments: for each layer alike, see :meth:`ContextDecoderLayer.forward`
+        """
+        memories = _memories(encoder_out)
+        outputs: Dict[int, LayerOutput] = {}
+        for layer in self.layers:
+            preceding_context = self.random_context(encoder_out, layer.number, prev_output_tokens, x)
+            need_attn = layer.number == attention_layer
+            output = LayerOutput(
+                *layer(x, need_attn=need_attn, preceding_context=preceding_context, **memories, **arguments)
+            )
+            outputs[layer.number] = output
+            x = output.x
+        return outputs
+
+    def features(self, x: Tensor) -> Tensor:
+        """The features, (batch, target length, output dim), from the uppermost layer's output."""
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        x = x.transpose(0, 1)
+        return x if self.project_out_dim is None else self.project_out_dim(x)
 
     def random_context(
         self, encoder_out: EncoderOut, layer: int, prev_output_tokens: Tensor, x: Tensor
@@ -333,6 +360,11 @@ class ContextTransformerModel(TransformerModelBase):
         """The side streams that the model's input needs, by name."""
         is_read = {"preceding": bool(inter_sentence_layers(self.cfg)), "relation": encodes_relations(self.cfg)}
         return tuple(name for name, is_required in is_read.items() if is_required)
+
+    @property
+    def unread_streams(self) -> Tuple[str, ...]:
+        """The side streams that an ablation leaves unread: the options of training may ask for them all the same."""
+        return ("relation",) if relation_layers(self.cfg) and not encodes_relations(self.cfg) else ()
 
     def is_mechanism_parameter(self, name: str) -> bool:
         """Whether a parameter belongs to a mechanism, and so is not in a plain Transformer's checkpoint."""

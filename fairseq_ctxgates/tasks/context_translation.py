@@ -37,6 +37,7 @@ _KEPT = {"concatenate_preceding": True, "relation_mask": False}
 class _OwnConfig(TranslationConfig):
     # Read from the other groups of the configuration, not options of their own.
     model_overrides: str = II("common_eval.model_overrides")
+    post_process: Optional[str] = II("common_eval.post_process")
 
 
 ContextTranslationConfig = make_dataclass(
@@ -182,8 +183,8 @@ class ContextTranslationTask(TranslationTask):
         model = super().build_model(cfg, from_checkpoint)
         self._readable_options |= _model_options(cfg)
         self._models.append(model)
-        if from_checkpoint and not hasattr(model, "required_streams"):
-            _ignore_streams(model)
+        if from_checkpoint:
+            _ignore_unread_streams(model)
         # Sources that are made longer, by concatenation, are made no longer than every model can read.
         self.cfg.max_source_positions = int(min(self.cfg.max_source_positions, _max_source_positions(model)))
         checkpoint = getattr(cfg, "warm_start", None)
@@ -219,8 +220,9 @@ class ContextTranslationTask(TranslationTask):
     def _check_options(self) -> None:
         """Raise UserError where the options contradict what the models are."""
         self.refuse_unread_overrides(ast.literal_eval(self.cfg.model_overrides or "{}"))
+        unread = {name for model in self._models for name in getattr(model, "unread_streams", ())}
         for stream in STREAMS:
-            stream.check_models(self.cfg, self._required_streams)
+            stream.check_models(self.cfg, self._required_streams | unread)
 
     def refuse_unread_overrides(self, overrides: Iterable[str]) -> None:
         """Raise UserError for a key of ``--model-overrides`` that nothing reads, which fairseq ignores: a mistyped
@@ -243,9 +245,11 @@ def _max_source_positions(model: Any) -> float:
     return positions[0] if isinstance(positions, tuple) else math.inf  # others have no source of their own
 
 
-def _ignore_streams(model: Any) -> None:
-    """Let a model that knows no streams stand in an ensemble beside one that does: both are given the same batch."""
-    names = {name for stream in STREAMS for name in stream.inputs}
+def _ignore_unread_streams(model: Any) -> None:
+    """Let a model stand in an ensemble beside one that reads streams which it does not know: both are given the same
+    batch."""
+    read = getattr(model, "required_streams", ())
+    names = {name for stream in STREAMS if stream.name not in read for name in stream.inputs}
 
     def without_streams(forward: Callable) -> Callable:
         @functools.wraps(forward)
