@@ -4,15 +4,18 @@
 # make lint             ruff and mypy
 # make install          the modern stack, with Python 3.12 or 3.11, in .venv
 # make install-classic  the classic stack, with Python 3.8 to 3.10, in .venv-classic
+# make corenlp          Stanford CoreNLP, for the extraction of relations, where stanza looks for it: in CORENLP_HOME, or
+#                       ~/stanza_corenlp; needs Java 17 and Maven
 # make clean            removes both environments, the demo and all caches
 # The first four install what they need. Variables: MODERN_PYTHON and CLASSIC_PYTHON name the interpreters,
 # DEMO_ARGS=--short makes the demo a trial, PYTEST_ARGS is handed to pytest.
 VENV := .venv
 VENV_CLASSIC := .venv-classic
+CORENLP_HOME ?= $(HOME)/stanza_corenlp
 PYTEST_ARGS ?= -n 2
 DEMO_ARGS ?=
 
-.PHONY: help install install-classic demo test test-classic lint clean
+.PHONY: help install install-classic corenlp demo test test-classic lint clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -22,6 +25,9 @@ install:
 
 install-classic:
 	@tools/setup_venv.sh classic $(VENV_CLASSIC) $(CLASSIC_PYTHON)
+
+corenlp:
+	@tools/get_corenlp.sh "$(CORENLP_HOME)"
 
 demo: install
 	$(VENV)/bin/python examples/quickstart/run.py $(DEMO_ARGS)

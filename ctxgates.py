@@ -20,6 +20,7 @@ COMMANDS: Dict[str, Tuple[str, str]] = {
         "fairseq_ctxgates.preprocess.preceding_sentences",
         "add the preceding sentence of each to a data directory in document order",
     ),
+    "relations": ("fairseq_ctxgates.preprocess.relations", "add the relations of source words to a data directory"),
     "analyze": ("fairseq_ctxgates.analysis", "gate statistics and figures of a trained model"),
     "average-checkpoints": ("fairseq_ctxgates.checkpoints", "average the parameters of several checkpoints"),
 }

@@ -1,0 +1,30 @@
+"""Fixtures that several test files share."""
+
+from __future__ import annotations
+
+import os
+from typing import Iterator
+
+import pytest
+
+from fairseq_ctxgates.errors import UserError
+
+
+@pytest.fixture(scope="session")
+def corenlp_url() -> Iterator[str]:
+    """The address of a real CoreNLP server. Where Java or CoreNLP is not there the test is skipped, or fails if the
+    environment variable CTXGATES_REQUIRE_CORENLP is set."""
+    from fairseq_ctxgates.relations.corenlp import OwnServer, check_installation, request_properties
+
+    try:
+        check_installation()
+    except UserError as error:
+        if os.environ.get("CTXGATES_REQUIRE_CORENLP"):
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+    server = OwnServer(request_properties("corenlp-openie", "en"), timeout=60, memory="3G")
+    try:
+        server.start()
+        yield server.url
+    finally:
+        server.close()
