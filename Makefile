@@ -12,7 +12,7 @@
 VENV := .venv
 VENV_CLASSIC := .venv-classic
 CORENLP_HOME ?= $(HOME)/stanza_corenlp
-PYTEST_ARGS ?= -n 2
+PYTEST_ARGS ?= -n 2 --dist loadgroup -rs
 DEMO_ARGS ?=
 
 .PHONY: help install install-classic corenlp demo test test-classic lint clean

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import os
-from typing import Iterator
+from typing import Iterator, List
 
 import pytest
 
 from fairseq_ctxgates.errors import UserError
+
+
+def pytest_collection_modifyitems(items: List[pytest.Item]) -> None:
+    """Keep the tests that need CoreNLP in one process of pytest-xdist: each process would start a server."""
+    for item in items:
+        if "corenlp_url" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("corenlp"))
 
 
 @pytest.fixture(scope="session")
