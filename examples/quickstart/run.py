@@ -42,7 +42,8 @@ LANGUAGES = "--source-lang en --target-lang de"
 STREAMS = {
     "gate labels": f"ctxgates gate-labels data-bin {LANGUAGES}",
     "preceding sentences": f"ctxgates preceding-sentences data-bin {LANGUAGES} --documents {files_by_split('docids')}",
-    "relations": f"ctxgates relations data-bin {LANGUAGES} --extractor jsonl --relations {files_by_split('tuples.jsonl')}",
+    "relations": f"ctxgates relations data-bin {LANGUAGES} --extractor jsonl "
+    f"--relations {files_by_split('tuples.jsonl')}",
 }
 
 PLAIN_LOSS = "--criterion label_smoothed_cross_entropy --label-smoothing 0.1"
