@@ -9,12 +9,14 @@ import json
 import logging
 import random
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 from unittest import mock
 
 import numpy as np
+import pytest
 import torch
 from fairseq import checkpoint_utils
 
@@ -22,6 +24,7 @@ import fairseq_ctxgates
 from fairseq_ctxgates.data.gate_labels import IGNORE
 from fairseq_ctxgates.data.relations import Relations
 from fairseq_ctxgates.data.side_stream import SideStreamWriter, Split, find_splits, fingerprint
+from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.tasks.context_translation import ContextTranslationConfig, ContextTranslationTask
 
 USER_DIR = str(Path(fairseq_ctxgates.__file__).parent)
@@ -35,8 +38,11 @@ GATED = (
     *("--arch", "rcg_transformer_tiny", "--criterion", "gate_regularized_cross_entropy"),
     *("--load-gate-labels", "--label-smoothing", "0.1"),
 )
-PLAIN = ("--arch", "transformer_tiny", "--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1")
-DECODING = ("--beam", "2", "--batch-size", "8", "--cpu", "--num-workers", "0", "--max-len-b", "12")
+SMOOTHED = ("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1")
+PLAIN = ("--arch", "transformer_tiny", *SMOOTHED)
+EVAL_BLEU = ("--eval-bleu", "--eval-bleu-args", '{"beam": 1, "max_len_b": 12}', "--eval-bleu-detok", "space")
+SEARCH = ("--beam", "2", "--cpu", "--num-workers", "0", "--max-len-b", "12")
+DECODING = (*SEARCH, "--batch-size", "8")
 WORDS = {"de": [f"q{number}" for number in range(20)], "en": [f"z{number}" for number in range(20)]}
 
 
@@ -180,6 +186,38 @@ def check_checkpoint_activations(data: Path, folder: Path, *options: Any) -> Non
     for name, value in weights[0].items():
         if not name.endswith(others):
             torch.testing.assert_close(weights[1][name], value, rtol=0, atol=1e-5, msg=name)
+
+
+def check_batches_change_nothing(
+    data: Path, checkpoint: Path, size: Sequence[str], expected: Dict[int, Hypothesis]
+) -> None:
+    """Batches of this size, an option of fairseq, give the same translations of the test split."""
+    output = run("generate", data, *TASK, "--path", checkpoint, *SEARCH, *size)
+    check_same_translations(hypotheses(output), expected)
+
+
+def check_stream_is_loaded_without_being_told(
+    data: Path, checkpoint: Path, log: str, stream: str, command: str, folder: Path
+) -> None:
+    """fairseq-validate measures the last loss of training's log; without the stream it and fairseq-generate stop, and
+    name the ctxgates command that makes it. The folder is for a copy of the data."""
+    last = logged(log, "valid")[-1]
+    assert float(validate(data, checkpoint)["valid_loss"]) == pytest.approx(float(last["valid_loss"]), abs=2e-3)
+    without = Path(shutil.copytree(data, folder / "data"))
+    for path in without.glob(f"*.{stream}.*"):
+        path.unlink()
+    for tool in (generate, validate):
+        with pytest.raises(UserError, match=f"{stream}.de-en.idx not found; run: ctxgates {command}"):
+            tool(without, checkpoint)
+
+
+def check_ensemble_scores(found: Dict[int, Hypothesis], single: Sequence[Dict[int, Hypothesis]]) -> None:
+    """An ensemble's scores of the references, beside those of each of its models. A word's probability is the mean of
+    theirs, so its logarithm is no less than the mean of their logarithms."""
+    assert all(scored.keys() == found.keys() for scored in single)
+    for number, hypothesis in found.items():
+        assert sum(scored[number].score for scored in single) / len(single) - 1e-4 <= hypothesis.score
+    assert len(differ(found, single[0])) > len(found) / 2
 
 
 def differ(found: Dict[int, Hypothesis], expected: Dict[int, Hypothesis]) -> List[int]:

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Dict, List, Sequence
 
 import ctxgates
-from tests.commands import WORDS
+from tests.commands import SMOOTHED, WORDS
 from tests.corpus import Pair, binarize
 
-SMOOTHED = ("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1")
 ISG = ("--arch", "isg_transformer_tiny", "--load-preceding-sentences", *SMOOTHED)
 # 20 lines of three documents, the last of them of one line.
 DOCUMENTS = {"train": [6] * 8, "valid": [5, 5], "test": [7, 12, 1]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from typing import Any, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 import pytest
 import torch
@@ -103,6 +103,29 @@ def make_batch(
     if labels is not None:
         batch["gate_labels"] = collate([[*row, IGNORE] for row in labels], padding=IGNORE)
     return batch
+
+
+def check_gradients(loss: Callable[[], Tensor], parameters: Mapping[str, Any], rel: float) -> None:
+    """The gradient of a loss, in float64, against finite differences, in a random direction of each parameter.
+
+    Args:
+        loss: computes it anew
+        parameters: of which it is a function, by name
+        rel: how far the two may lie apart, relative to the difference
+    """
+    loss().backward()
+    generator = torch.Generator().manual_seed(4)
+    for name, parameter in parameters.items():
+        direction = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        values = []
+        for sign in (1, -1):
+            with torch.no_grad():
+                parameter.add_(sign * 1e-6 * direction)
+                values.append(loss().item())
+                parameter.sub_(sign * 1e-6 * direction)
+        slope = (values[0] - values[1]) / 2e-6
+        assert parameter.grad is not None, name
+        assert (parameter.grad * direction).sum().item() == pytest.approx(slope, rel=rel, abs=1e-6), name
 
 
 def keep_float64(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,9 +22,9 @@ from fairseq_ctxgates.analysis.attention_entropy import (
     summary_table,
 )
 from fairseq_ctxgates.errors import UserError
-from tests.commands import PLAIN, train
+from tests.commands import PLAIN, SMOOTHED, train
 from tests.corpus import binarize
-from tests.documents import DOCUMENTS, ISG, SMOOTHED, TEXT, binarize_documents
+from tests.documents import DOCUMENTS, ISG, TEXT, binarize_documents
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
 

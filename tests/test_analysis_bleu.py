@@ -153,7 +153,7 @@ def test_command(
         (["--source", "short.txt"], "short.txt has 3 sentences, .*test.en has 4"),
         (["--gen-subset", "tset"], "no split 'tset' of de-en: it has train, test"),
         (["--source-lang", "fr"], "no data of the language pair fr-en"),
-        (["--sys", "nowhere"], "nowhere cannot be read"),
+        (["--sys", "nowhere"], "nowhere not found: check the path"),
         (["--names", "one"], "--names has 1 names for 2 systems"),
     ],
 )

@@ -20,9 +20,9 @@ from fairseq_ctxgates.analysis.inference import Inference
 from fairseq_ctxgates.analysis.scores import token_log_probs
 from fairseq_ctxgates.errors import UserError
 from preprocess.preceding_sentences import main as preceding_sentences
-from tests.commands import PLAIN, USER_DIR, run, train
+from tests.commands import PLAIN, SMOOTHED, USER_DIR, run, train
 from tests.corpus import binarize
-from tests.documents import ISG, SMOOTHED, TEXT, binarize_documents
+from tests.documents import ISG, TEXT, binarize_documents
 
 # --- accuracy ---------------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from fairseq_ctxgates import analysis
 from fairseq_ctxgates.analysis.bootstrap import Estimate, bootstrap
 from fairseq_ctxgates.analysis.figures import bars, new_figure
 from fairseq_ctxgates.analysis.report import Table, check_outputs, write_report, write_whole
-from fairseq_ctxgates.analysis.systems import read_lines, read_translations, system_names
+from fairseq_ctxgates.analysis.systems import read_sentences, read_translations, system_names
 from fairseq_ctxgates.errors import UserError
 
 # --- commands ---------------------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def test_translations_as_plain_text(tmp_path: Path) -> None:
     [
         (b"D-0\t-1.0\ta\nD-3\t-1.0\tb\n", "lacks the translations of 2 sentences, the first D-1"),
         (b"", "is empty"),
-        (b"one\ntwo\xff\n", "line 2 is not UTF-8"),
+        (b"one\ntwo\xff\n", "line 2: not text in UTF-8"),
     ],
 )
 def test_a_file_of_translations_that_is_not_whole_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
@@ -146,8 +146,8 @@ def test_a_file_of_translations_that_is_not_whole_is_refused(tmp_path: Path, con
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="nowhere cannot be read: No such file"):
-        read_lines(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="nowhere not found: check the path"):
+        read_sentences(tmp_path / "nowhere")
 
 
 # --- bootstrap --------------------------------------------------------------------------------------------------------
@@ -186,6 +186,12 @@ def test_an_undefined_figure_has_no_interval() -> None:
     assert estimate == Estimate(None, None, None)
     assert (estimate.text(".1f"), estimate.times(100)) == ("—", estimate)
     assert Estimate(1.0, 0.5, 2.0).times(10).text(".1f") == "10.0 [5.0, 20.0]"
+
+
+def test_what_is_rounded_to_zero_has_no_minus() -> None:
+    assert Estimate(-0.00001, -0.00006, 0.0).text(".4f") == "0.0000 [-0.0001, 0.0000]"
+    assert Estimate(-0.001, -0.0, -0.01).text("+.2f") == "+0.00 [+0.00, -0.01]"
+    assert Table({"share": ".1%", "number": ",d"}, [[-0.0001, -10]]).text().splitlines()[-1].split() == ["0.0%", "-10"]
 
 
 # --- charts -----------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from tests.commands import (
     TRAINING,
     USER_DIR,
     Hypothesis,
+    check_ensemble_scores,
     check_same_translations,
     generate,
     hypotheses,
@@ -284,11 +285,7 @@ def test_ensemble_of_gated_and_plain(trained: Trained, order: str) -> None:
     if order == "plain first":
         paths.reverse()
     found = generate(trained.unlabelled, ":".join(paths), "--score-reference")
-    single = [generate(trained.unlabelled, path, "--score-reference") for path in paths]
-    for number, hypothesis in found.items():
-        # A word's probability is the mean of the two, so its logarithm is no less than the mean of their logarithms.
-        scores = [scored[number].score for scored in single]
-        assert sum(scores) / 2 - 1e-4 <= hypothesis.score
+    check_ensemble_scores(found, [generate(trained.unlabelled, path, "--score-reference") for path in paths])
 
 
 def test_average_of_checkpoints_translates(trained: Trained, tmp_path: Path) -> None:

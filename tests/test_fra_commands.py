@@ -20,19 +20,22 @@ from fairseq_ctxgates.errors import UserError
 from preprocess.preceding_sentences import main as preceding_sentences
 from tests.commands import (
     DECODING,
+    EVAL_BLEU,
     GATED,
     PLAIN,
-    TASK,
+    SEARCH,
+    SMOOTHED,
     Hypothesis,
+    check_batches_change_nothing,
     check_checkpoint_activations,
+    check_ensemble_scores,
     check_same_translations,
+    check_stream_is_loaded_without_being_told,
     differ,
     generate,
-    hypotheses,
     interactive,
     logged,
     make_pairs,
-    run,
     train,
     validate,
     write_gate_labels,
@@ -40,7 +43,6 @@ from tests.commands import (
 )
 from tests.corpus import Pair, binarize
 
-SMOOTHED = ("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1")
 FRA = ("--arch", "fra_transformer_tiny", "--load-relations", *SMOOTHED)
 SENTENCES = {"train": 48, "valid": 10, "test": 20}
 
@@ -133,9 +135,6 @@ def test_all_mechanisms_together(trained: Trained, tmp_path: Path) -> None:
     assert len(generate(data, tmp_path / "models" / "checkpoint_last.pt")) == 20
 
 
-EVAL_BLEU = ("--eval-bleu", "--eval-bleu-args", '{"beam": 1, "max_len_b": 12}', "--eval-bleu-detok", "space")
-
-
 @pytest.mark.parametrize(
     "extra",
     [
@@ -215,21 +214,11 @@ def test_generate_scores_as_forced_decoding(trained: Trained, model: str) -> Non
 @pytest.mark.parametrize("size", [("--batch-size", "1"), ("--batch-size", "20"), ("--max-tokens", "24")])
 def test_batches_change_nothing(trained: Trained, translations: Dict[int, Hypothesis], size: Tuple[str, str]) -> None:
     assert len(translations) == 20
-    decoding = [option for option in DECODING if option not in ("--batch-size", "8")]
-    output = run("generate", trained.data, *TASK, "--path", trained.fra, *decoding, *size)
-    check_same_translations(hypotheses(output), translations)
+    check_batches_change_nothing(trained.data, trained.fra, size, translations)
 
 
 def test_relations_are_loaded_without_being_told(trained: Trained, tmp_path: Path) -> None:
-    found = validate(trained.data, trained.fra)
-    last = logged(trained.log, "valid")[-1]
-    assert float(found["valid_loss"]) == pytest.approx(float(last["valid_loss"]), abs=2e-3)
-    without = Path(shutil.copytree(trained.data, tmp_path / "data"))
-    for path in without.glob("*.relation.*"):
-        path.unlink()
-    for command in (generate, validate):
-        with pytest.raises(UserError, match="relation.de-en.idx not found; run: ctxgates relations"):
-            command(without, trained.fra)
+    check_stream_is_loaded_without_being_told(trained.data, trained.fra, trained.log, "relation", "relations", tmp_path)
 
 
 def test_the_kind_of_mask_is_in_the_checkpoint(trained: Trained) -> None:
@@ -277,11 +266,7 @@ def test_ensemble_with_a_model_that_reads_no_relations(
     found = generate(trained.data, ":".join(paths), *scoring)
     check_same_translations(generate(trained.data, ":".join(paths[::-1]), *scoring), found)
     if scoring:
-        single = [generate(trained.data, path, *scoring) for path in paths]
-        for number, hypothesis in found.items():
-            # A word's probability is the mean of the two, so its logarithm is no less than the mean of theirs.
-            assert sum(scored[number].score for scored in single) / 2 - 1e-4 <= hypothesis.score
-        assert len(differ(found, single[0])) > 10
+        check_ensemble_scores(found, [generate(trained.data, path, *scoring) for path in paths])
 
 
 # Lines on standard input
@@ -312,9 +297,8 @@ def test_interactive_equals_generate(
     stream._open_extractor.cache_clear()
     lines = ["", *(source for source, _ in TEXT["test"])]
     random.Random(5).shuffle(lines)
-    decoding = [option for option in DECODING if option not in ("--batch-size", "8")]
     sizes = ("--buffer-size", buffer_size, "--batch-size", min(buffer_size, 4))
-    found = interactive(trained.data, trained.fra, lines, tmp_path, *decoding, *sizes, "--relation-extractor", "known")
+    found = interactive(trained.data, trained.fra, lines, tmp_path, *SEARCH, *sizes, "--relation-extractor", "known")
     stream._open_extractor.cache_clear()
     row_of = {source: row for row, (source, _) in enumerate(TEXT["test"])}
     for line, hypothesis in zip(lines, found):

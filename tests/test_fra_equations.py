@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.modules.relation_fusion import RelationFusion
-from tests.models import PAD, build_model, keep_float64, make_batch, make_model, norm_order_options
+from tests.models import PAD, build_model, check_gradients, keep_float64, make_batch, make_model, norm_order_options
 from tests.transformer_reading import Reading, Sentence, encode
 
 FUSIONS = ("linear", "gate", "concat-gate", "transform")
@@ -240,24 +240,12 @@ def test_gradients(options: dict[str, Any]) -> None:
     }
     own = [name for name in parameters if model.is_mechanism_parameter(name)]
     assert len(own) == 8 + {"linear": 0, "concat-gate": 4}.get(options.get("relation_fusion", ""), 2)
-    generator = torch.Generator().manual_seed(3)
-    weights = torch.randn(*WORDS.shape, 20, dtype=torch.float64, generator=generator)
+    weights = torch.randn(*WORDS.shape, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
 
     def loss() -> Tensor:
         return (model(**INPUT)[0] * weights)[WORDS].sum()
 
-    loss().backward()
-    for name, parameter in parameters.items():
-        direction = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-        values = []
-        for sign in (1, -1):
-            with torch.no_grad():
-                parameter.add_(sign * 1e-6 * direction)
-                values.append(loss().item())
-                parameter.sub_(sign * 1e-6 * direction)
-        slope = (values[0] - values[1]) / 2e-6
-        assert parameter.grad is not None
-        assert (parameter.grad * direction).sum().item() == pytest.approx(slope, rel=1e-4, abs=1e-6), name
+    check_gradients(loss, parameters, rel=1e-4)
 
 
 @pytest.mark.parametrize("operation", ["fill", "multiply"])

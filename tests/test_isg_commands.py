@@ -16,24 +16,28 @@ from fairseq.hub_utils import GeneratorHubInterface
 from fairseq_ctxgates.errors import UserError
 from tests.commands import (
     DECODING,
+    EVAL_BLEU,
     GATED,
     PLAIN,
+    SEARCH,
+    SMOOTHED,
     TASK,
     Hypothesis,
+    check_batches_change_nothing,
     check_checkpoint_activations,
+    check_ensemble_scores,
     check_same_translations,
+    check_stream_is_loaded_without_being_told,
     differ,
     generate,
-    hypotheses,
     interactive,
     logged,
     run,
     train,
-    validate,
     write_gate_labels,
 )
 from tests.corpus import binarize
-from tests.documents import DOCUMENTS, ISG, SMOOTHED, TEXT, binarize_documents, write_preceding
+from tests.documents import DOCUMENTS, ISG, TEXT, binarize_documents, write_preceding
 
 
 class Trained(NamedTuple):
@@ -94,9 +98,6 @@ def test_a_flag_that_the_preset_sets_may_be_given(trained: Trained, tmp_path: Pa
     assert any("inter_sentence_gate" in name for name in state["model"])
 
 
-EVAL_BLEU = ("--eval-bleu", "--eval-bleu-args", '{"beam": 1, "max_len_b": 12}', "--eval-bleu-detok", "space")
-
-
 @pytest.mark.parametrize(
     "extra",
     [
@@ -137,21 +138,13 @@ def test_training_tuples_are_left_out(trained: Trained, tmp_path: Path) -> None:
 def test_batches_change_nothing(trained: Trained, translations: Dict[int, Hypothesis], size: Tuple[str, str]) -> None:
     """In another order too: batches bring sentences together by the length of both."""
     assert len(translations) == 20
-    decoding = [option for option in DECODING if option not in ("--batch-size", "8")]
-    output = run("generate", trained.data, *TASK, "--path", trained.isg, *decoding, *size)
-    check_same_translations(hypotheses(output), translations)
+    check_batches_change_nothing(trained.data, trained.isg, size, translations)
 
 
 def test_preceding_sentences_are_loaded_without_being_told(trained: Trained, tmp_path: Path) -> None:
-    found = validate(trained.data, trained.isg)
-    last = logged(trained.log, "valid")[-1]
-    assert float(found["valid_loss"]) == pytest.approx(float(last["valid_loss"]), abs=2e-3)
-    without = Path(shutil.copytree(trained.data, tmp_path / "data"))
-    for path in without.glob("*.preceding.*"):
-        path.unlink()
-    for command in (generate, validate):
-        with pytest.raises(UserError, match="preceding.de-en.idx not found; run: ctxgates preceding-sentences"):
-            command(without, trained.isg)
+    check_stream_is_loaded_without_being_told(
+        trained.data, trained.isg, trained.log, "preceding", "preceding-sentences", tmp_path
+    )
 
 
 def test_null_equals_documents_of_one_sentence(
@@ -173,9 +166,7 @@ def test_ablations(trained: Trained, translations: Dict[int, Hypothesis], ablati
     override = ("--model-overrides", f"{{'inter_sentence_ablation': '{ablation}'}}")
     found = generate(trained.data, trained.isg, *override)
     assert len(differ(found, translations)) > 10
-    decoding = [option for option in DECODING if option not in ("--batch-size", "8")]
-    output = run("generate", trained.data, *TASK, "--path", trained.isg, *decoding, *override, "--batch-size", "3")
-    check_same_translations(hypotheses(output), found)
+    check_batches_change_nothing(trained.data, trained.isg, (*override, "--batch-size", "3"), found)
 
 
 def test_closed_after_a_warm_start_is_the_baseline(trained: Trained, tmp_path: Path) -> None:
@@ -234,11 +225,7 @@ def test_ensemble_with_a_plain_transformer(trained: Trained, order: str, scoring
     found = generate(trained.data, ":".join(paths), *scoring)
     assert len(found) == 20
     if scoring:
-        single = [generate(trained.data, path, *scoring) for path in paths]
-        for number, hypothesis in found.items():
-            # A word's probability is the mean of the two, so its logarithm is no less than the mean of theirs.
-            assert sum(scored[number].score for scored in single) / 2 - 1e-4 <= hypothesis.score
-        assert len(differ(found, single[0])) > 10
+        check_ensemble_scores(found, [generate(trained.data, path, *scoring) for path in paths])
 
 
 # A document on standard input
@@ -251,9 +238,8 @@ def test_interactive_equals_generate(
     lines: List[str] = []
     for document in TEXT["test"]:
         lines += [*(source for source, _ in document), ""]
-    decoding = [option for option in DECODING if option not in ("--batch-size", "8")]
     sizes = ("--buffer-size", buffer_size, "--batch-size", min(buffer_size, 4))
-    found = interactive(trained.data, trained.isg, lines, tmp_path, *decoding, *sizes)
+    found = interactive(trained.data, trained.isg, lines, tmp_path, *SEARCH, *sizes)
     check_same_translations(dict(enumerate(h for h, line in zip(found, lines) if line)), translations)
 
 

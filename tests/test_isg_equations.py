@@ -12,7 +12,17 @@ from torch import Tensor
 
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.modules.inter_sentence_gate import InterSentenceGate, random_context, sentence_keys
-from tests.models import EOS, NORM_ORDERS, PAD, build_model, keep_float64, make_batch, make_model, norm_order_options
+from tests.models import (
+    EOS,
+    NORM_ORDERS,
+    PAD,
+    build_model,
+    check_gradients,
+    keep_float64,
+    make_batch,
+    make_model,
+    norm_order_options,
+)
 from tests.transformer_reading import Reading, encode
 
 BATCH = make_batch(
@@ -108,26 +118,14 @@ def test_gradients() -> None:
     """By finite differences, in every parameter of the mechanism."""
     model = make_model("isg_transformer", decoder_layers=1)
     layer = model.decoder.layers[0]
-    parameters = [parameter for name, parameter in model.named_parameters() if model.is_mechanism_parameter(name)]
+    parameters = {name: value for name, value in model.named_parameters() if model.is_mechanism_parameter(name)}
     assert len(parameters) == 8 + 6
     weights = torch.randn(*WORDS.shape, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
 
     def loss() -> Tensor:
         return (model(**INPUT)[0] * weights)[WORDS].sum()
 
-    loss().backward()
-    generator = torch.Generator().manual_seed(4)
-    for parameter in parameters:
-        direction = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-        values = []
-        for sign in (1, -1):
-            with torch.no_grad():
-                parameter.add_(sign * 1e-6 * direction)
-                values.append(loss().item())
-                parameter.sub_(sign * 1e-6 * direction)
-        slope = (values[0] - values[1]) / 2e-6
-        assert parameter.grad is not None
-        assert (parameter.grad * direction).sum().item() == pytest.approx(slope, rel=1e-5, abs=1e-6)
+    check_gradients(loss, parameters, rel=1e-5)
     assert layer.inter_sentence_gate.from_state.bias.grad.abs().min() > 0
 
 

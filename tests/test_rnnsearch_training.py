@@ -19,8 +19,10 @@ from fairseq_ctxgates.criterions.gate_regularized_cross_entropy import gate_hing
 from fairseq_ctxgates.data.gate_labels import IGNORE, SOURCE, TARGET
 from tests.commands import (
     DECODING,
+    SMOOTHED,
     TASK,
     WORDS,
+    check_ensemble_scores,
     check_same_translations,
     differ,
     generate,
@@ -85,7 +87,6 @@ def test_regularizer_of_context_gates(kind: str, monkeypatch: pytest.MonkeyPatch
 
 # --- fairseq's commands -----------------------------------------------------------------------------------------------
 
-SMOOTHED = ("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1")
 GATED = ("--arch", "ctxgate_rnnsearch_tiny", "--criterion", "gate_regularized_cross_entropy", "--load-gate-labels")
 PLAIN = ("--arch", "rnnsearch_tiny", "--feedback-attention", *SMOOTHED)
 ISG = ("--arch", "isg_rnnsearch_tiny", "--load-preceding-sentences", *SMOOTHED)
@@ -206,10 +207,7 @@ def test_warm_start(trained: Trained, tmp_path: Path) -> None:
 def test_ensemble_with_another_model(trained: Trained) -> None:
     paths = [str(trained.checkpoint(name)) for name in ("plain", "isg", "gated")]
     found = generate(trained.data, ":".join(paths), "--score-reference")
-    single = [generate(trained.data, path, "--score-reference") for path in paths]
-    for number, hypothesis in found.items():
-        # A word's probability is the mean of theirs, so its logarithm is no less than the mean of their logarithms.
-        assert sum(scored[number].score for scored in single) / 3 - 1e-4 <= hypothesis.score
+    check_ensemble_scores(found, [generate(trained.data, path, "--score-reference") for path in paths])
 
 
 @pytest.mark.parametrize("arch", ["rnnsearch", "ctxgate_rnnsearch", "isg_rnnsearch", "car_rnnsearch"])

@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_ctxgates.analysis.figures import colour, new_figure
-from fairseq_ctxgates.analysis.inference import Inference, add_inference_options, quiet_logging
+from fairseq_ctxgates.analysis.figures import colour, label_tokens, new_figure, token_width
+from fairseq_ctxgates.analysis.inference import Inference, add_inference_options, quiet_logging, reads_preceding
 from fairseq_ctxgates.analysis.report import Table, add_report_options, check_outputs, write_report
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.modules.inter_sentence_gate import preceding_input
@@ -108,7 +108,7 @@ def summarize(sentences: Sequence[SentenceEntropy]) -> List[EntropySummary]:
 
 def check_model(inference: Inference) -> None:
     """Raise UserError unless the model attends to preceding sentences."""
-    if "preceding" not in getattr(inference.model, "required_streams", ()):
+    if not reads_preceding(inference.model):
         raise UserError(
             f"{inference.path} has no inter-sentence gate: train with --arch isg_transformer, or --inter-sentence-gate"
         )
@@ -163,7 +163,7 @@ def chosen_sentences(sentences: Sequence[SentenceEntropy], numbers: Optional[Seq
 
 def entropy_figure(sentences: Sequence[SentenceEntropy]) -> Any:
     """A matplotlib figure: for each sentence the curve of H over its target words, of each layer and of their mean."""
-    width = min(max(7.0, 0.42 * max(len(sentence.tokens) for sentence in sentences) + 1.5), 24.0)
+    width = token_width(max(len(sentence.tokens) for sentence in sentences))
     figure = new_figure(width, 3.4 * len(sentences))
     for axes, sentence in zip(figure.subplots(len(sentences), 1, squeeze=False)[:, 0], sentences):
         for row, layer in enumerate(sentence.layers):
@@ -171,8 +171,7 @@ def entropy_figure(sentences: Sequence[SentenceEntropy]) -> Any:
         if len(sentence.layers) > 1:
             axes.plot(sentence.bits.mean(axis=0), linewidth=2.5, color="black", label="mean of the layers")
         axes.axhline(sentence.even_bits, linestyle="--", color="grey", label="even: log2 n")
-        axes.set_xticks(range(len(sentence.tokens)))
-        axes.set_xticklabels(sentence.tokens, rotation=45, ha="right", rotation_mode="anchor")
+        label_tokens(axes, sentence.tokens)
         axes.set_xlim(-0.6, len(sentence.tokens) - 0.4)
         axes.set_ylim(0, 1.12 * sentence.even_bits)
         axes.set_ylabel("entropy (bits)")

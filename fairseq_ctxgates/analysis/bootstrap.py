@@ -8,7 +8,7 @@ from typing import Callable, Dict, Optional
 
 import numpy as np
 
-from fairseq_ctxgates.analysis.report import MISSING
+from fairseq_ctxgates.analysis.report import MISSING, shown
 from fairseq_ctxgates.preprocessing import positive
 
 RESAMPLES = 1000
@@ -40,10 +40,10 @@ class Estimate:
         return Estimate(*(None if end is None else factor * end for end in (self.value, self.low, self.high)))
 
     def text(self, spec: str) -> str:
-        """The figure and its interval, each number shown as :func:`format` does: ``40.5 [39.8, 41.2]``."""
+        """The figure and its interval, each number as :func:`shown` shows it: ``40.5 [39.8, 41.2]``."""
         if self.value is None or self.low is None or self.high is None:
             return MISSING
-        return f"{self.value:{spec}} [{self.low:{spec}}, {self.high:{spec}}]"
+        return f"{shown(self.value, spec)} [{shown(self.low, spec)}, {shown(self.high, spec)}]"
 
     def as_dict(self, name: str) -> Dict[str, Optional[float]]:
         """Under the names ``name``, ``name_low`` and ``name_high``, for JSON and CSV."""

@@ -19,7 +19,7 @@ from sacrebleu.metrics import BLEU
 from fairseq_ctxgates.analysis.figures import bars, legend_above, new_figure
 from fairseq_ctxgates.analysis.inference import find_split, quiet_logging
 from fairseq_ctxgates.analysis.report import Table, add_report_options, check_outputs, write_report
-from fairseq_ctxgates.analysis.systems import add_text_options, bleu_metric, check_length, read_lines, read_texts
+from fairseq_ctxgates.analysis.systems import add_text_options, bleu_metric, check_length, read_sentences, read_texts
 from fairseq_ctxgates.data.side_stream import Split
 from fairseq_ctxgates.preprocessing import language_pair
 
@@ -196,7 +196,7 @@ def read_source(args: argparse.Namespace) -> Tuple[List[str], Dictionary]:
     languages = language_pair(args, data_dir)
     if args.source:
         dictionary_path = Split(data_dir, args.gen_subset, *languages).dictionary_path(languages[0])
-        return read_lines(args.source), Dictionary.load(str(dictionary_path))
+        return read_sentences(args.source), Dictionary.load(str(dictionary_path))
     split = find_split(data_dir, args.gen_subset, *languages)
     dictionary = Dictionary.load(str(split.dictionary_path(languages[0])))
     return [dictionary.string(row) for row in split.load_side(languages[0])], dictionary

@@ -27,7 +27,7 @@ from fairseq_ctxgates.analysis.figures import bars, legend_above, new_figure
 from fairseq_ctxgates.analysis.inference import quiet_logging
 from fairseq_ctxgates.analysis.report import Table, add_report_options, check_outputs, write_report
 from fairseq_ctxgates.analysis.systems import (
-    SUBWORDS,
+    add_subword_option,
     check_length,
     join_subwords,
     read_translations,
@@ -281,13 +281,7 @@ def get_parser() -> argparse.ArgumentParser:
     parser.add_argument("--names", nargs="+", metavar="NAME", help="the systems' names (default: from --sys)")
     parser.add_argument("--ref", required=True, type=Path, metavar="FILE", help="the reference translation")
     parser.add_argument("--lowercase", action="store_true", help="lower-case all text, as that of the vectors")
-    parser.add_argument(
-        "--remove-bpe",
-        choices=SUBWORDS,
-        metavar="KIND",
-        default="subword_nmt",
-        help=f"join the sub-words of all text: {', '.join(SUBWORDS)} (default: %(default)s, which ends them in @@)",
-    )
+    add_subword_option(parser)
     _add_document_options(parser)
     _add_vector_options(parser)
     add_bootstrap_options(parser)

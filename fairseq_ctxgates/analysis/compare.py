@@ -13,7 +13,7 @@ from sacrebleu.metrics import CHRF
 from sacrebleu.significance import PairedTest
 
 from fairseq_ctxgates.analysis.bootstrap import RESAMPLES
-from fairseq_ctxgates.analysis.figures import bars, new_figure
+from fairseq_ctxgates.analysis.figures import new_figure, panels
 from fairseq_ctxgates.analysis.inference import quiet_logging
 from fairseq_ctxgates.analysis.report import Table, add_report_options, check_outputs, write_report
 from fairseq_ctxgates.analysis.systems import add_text_options, bleu_metric, read_texts
@@ -105,17 +105,10 @@ def _score(result: Any, has_p: bool) -> Score:
 def comparison_figure(scores: Scores, about: str) -> Any:
     """A matplotlib figure: a panel for each metric, in it a bar for each system with its 95% interval."""
     figure = new_figure(max(3.5, 0.8 + 0.8 * len(scores.names)) * len(scores.by_metric), 3.8)
-    for axes, (metric, systems) in zip(
-        figure.subplots(1, len(scores.by_metric), squeeze=False)[0], scores.by_metric.items()
-    ):
-        bars(
-            axes,
-            [metric],
-            {name: [system.score] for name, system in zip(scores.names, systems)},
-            {name: [system.interval] for name, system in zip(scores.names, systems)},
-        )
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncol=3, frameon=False, fontsize=9)
-    figure.suptitle(about, fontsize=10)
+    drawn = {
+        metric: [(system.score, system.interval) for system in systems] for metric, systems in scores.by_metric.items()
+    }
+    panels(figure, scores.names, drawn, about)
     return figure
 
 

@@ -22,8 +22,8 @@ from typing import Any, Dict, List, Optional, Sequence
 import numpy as np
 
 from fairseq_ctxgates.analysis.bootstrap import COVERAGE, Estimate, add_bootstrap_options, bootstrap
-from fairseq_ctxgates.analysis.figures import colour, new_figure
-from fairseq_ctxgates.analysis.inference import Inference, add_inference_options, quiet_logging
+from fairseq_ctxgates.analysis.figures import colour, label_tokens, new_figure, token_width
+from fairseq_ctxgates.analysis.inference import Inference, add_inference_options, quiet_logging, reads_preceding
 from fairseq_ctxgates.analysis.report import Table, add_report_options, check_outputs, write_report
 from fairseq_ctxgates.analysis.scores import token_log_probs
 from fairseq_ctxgates.data.preceding_sentences import NONE, PrecedingSentences
@@ -76,16 +76,11 @@ def measure(sentences: Sequence[SentenceScores], resamples: int, seed: int) -> C
 
 def check_reads_context(inference: Inference) -> None:
     """Raise UserError unless the model reads preceding sentences, in whatever way."""
-    if not (reads_preceding(inference) or concatenates(inference)):
+    if not (reads_preceding(inference.model) or concatenates(inference)):
         raise UserError(
             f"{inference.path} reads no preceding sentence: give --path a model trained with --arch isg_transformer, "
             f"--inter-sentence-gate or --concatenate-preceding, and this one to --baseline-path"
         )
-
-
-def reads_preceding(inference: Inference) -> bool:
-    """Whether the model has an inter-sentence gate."""
-    return "preceding" in getattr(inference.model, "required_streams", ())
 
 
 def concatenates(inference: Inference) -> bool:
@@ -97,7 +92,7 @@ def without_context(args: argparse.Namespace, inference: Inference) -> Inference
     """The model that has to do without the preceding sentence: that of ``--baseline-path``, or the same one."""
     if args.baseline_path:
         return Inference.from_options(args, path=args.baseline_path)
-    overrides = {"inter_sentence_ablation": "null"} if reads_preceding(inference) else {}
+    overrides = {"inter_sentence_ablation": "null"} if reads_preceding(inference.model) else {}
     same = Inference.from_options(args, **overrides)
     if concatenates(same):
         same.task.cfg.concatenate_preceding = None
@@ -156,7 +151,7 @@ def drawn_sentence(sentences: Sequence[SentenceScores], number: Optional[int]) -
 
 def cxmi_figure(sentences: Sequence[SentenceScores], overall: CXMI, drawn: SentenceScores) -> Any:
     """A matplotlib figure: the sentences by the bits saved for each of their target tokens; one sentence's tokens."""
-    width = min(max(7.0, 0.42 * len(drawn.tokens) + 1.5), 24.0)
+    width = token_width(len(drawn.tokens))
     figure = new_figure(width, 6.5)
     above, below = figure.subplots(2, 1)
     above.hist([float(sentence.saved.mean()) for sentence in sentences], bins=40, color=colour(0))
@@ -169,8 +164,7 @@ def cxmi_figure(sentences: Sequence[SentenceScores], overall: CXMI, drawn: Sente
     above.legend(frameon=False, fontsize=9)
     below.bar(range(len(drawn.tokens)), drawn.saved, color=[colour(0 if bits >= 0 else 5) for bits in drawn.saved])
     below.axhline(0, color="black", linewidth=0.8)
-    below.set_xticks(range(len(drawn.tokens)))
-    below.set_xticklabels(drawn.tokens, rotation=45, ha="right", rotation_mode="anchor")
+    label_tokens(below, drawn.tokens)
     below.set_xlim(-0.6, len(drawn.tokens) - 0.4)
     below.set_xlabel("target token, given the reference before it")
     below.set_ylabel("bits saved")

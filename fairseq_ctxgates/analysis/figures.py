@@ -1,4 +1,4 @@
-"""What the analyses' pictures share: their make, and the two kinds of chart that several of them draw."""
+"""What the analyses' pictures share: their make, and the kinds of chart and axis that several of them draw."""
 
 from __future__ import annotations
 
@@ -46,6 +46,41 @@ def bars(
     axes.set_xticks(range(len(groups)))
     axes.set_xticklabels(groups)
     axes.set_xlim(-0.6, len(groups) - 0.4)
+
+
+def panels(
+    figure: Any,
+    names: Sequence[str],
+    scores: Mapping[str, Sequence[Tuple[Optional[float], Tuple[Optional[float], Optional[float]]]]],
+    about: str,
+) -> None:
+    """Fill a figure with a panel for each kind of score, since they are of different size: in it a bar for each system.
+
+    Args:
+        names: of the systems
+        scores: by the name of the panel, each system's score and the ends of its interval
+        about: what stands above all
+    """
+    for axes, (panel, values) in zip(figure.subplots(1, len(scores), squeeze=False)[0], scores.items()):
+        bars(
+            axes,
+            [panel],
+            {name: [score] for name, (score, _) in zip(names, values)},
+            {name: [interval] for name, (_, interval) in zip(names, values)},
+        )
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncol=3, frameon=False, fontsize=9)
+    figure.suptitle(about, fontsize=10)
+
+
+def token_width(tokens: int) -> float:
+    """How many inches wide a figure is whose horizontal axis has so many tokens."""
+    return min(max(7.0, 0.42 * tokens + 1.5), 24.0)
+
+
+def label_tokens(axes: Any, tokens: Sequence[str]) -> None:
+    """Write the tokens below the horizontal axis, the first at 0."""
+    axes.set_xticks(range(len(tokens)))
+    axes.set_xticklabels(tokens, rotation=45, ha="right", rotation_mode="anchor")
 
 
 def colour(number: int) -> str:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ctxgates.analysis.bootstrap import Estimate, add_bootstrap_options, bootstrap
-from fairseq_ctxgates.analysis.figures import bars, new_figure
+from fairseq_ctxgates.analysis.figures import new_figure, panels
 from fairseq_ctxgates.analysis.inference import Inference, add_inference_options, checkpoint_paths, quiet_logging
 from fairseq_ctxgates.analysis.report import Table, add_report_options, check_outputs, write_report
 from fairseq_ctxgates.analysis.systems import system_names
@@ -190,19 +190,13 @@ def tables(comparison: Comparison) -> List[Table]:
 
 
 def error_figure(comparison: Comparison, about: str) -> Any:
-    """A matplotlib figure: bars of the rates with their intervals, a panel each, because they are of different size."""
+    """A matplotlib figure: bars of the rates with their intervals, a panel each."""
     figure = new_figure(3.2 * len(RATES), 3.6)
-    systems = range(len(comparison.names))
-    for axes, name in zip(figure.subplots(1, len(RATES)), RATES):
-        rates = [comparison.rate(number, name).times(100) for number in systems]
-        bars(
-            axes,
-            [f"{name} (%)"],
-            {comparison.names[number]: [rates[number].value] for number in systems},
-            {comparison.names[number]: [(rates[number].low, rates[number].high)] for number in systems},
-        )
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncol=3, frameon=False, fontsize=9)
-    figure.suptitle(about, fontsize=10)
+    drawn = {}
+    for name in RATES:
+        rates = [comparison.rate(number, name).times(100) for number in range(len(comparison.names))]
+        drawn[f"{name} (%)"] = [(rate.value, (rate.low, rate.high)) for rate in rates]
+    panels(figure, comparison.names, drawn, about)
     return figure
 
 

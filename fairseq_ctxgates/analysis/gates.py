@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_ctxgates.analysis.figures import colour, legend_above, new_figure
+from fairseq_ctxgates.analysis.figures import colour, label_tokens, legend_above, new_figure
 from fairseq_ctxgates.analysis.inference import Inference, add_inference_options, quiet_logging
 from fairseq_ctxgates.analysis.report import Table, add_report_options, check_outputs, write_figure, write_report
 from fairseq_ctxgates.criterions.gate_regularized_cross_entropy import gate_hinge, gate_sums
@@ -201,8 +201,7 @@ def gate_figure(sentence: SentenceGates) -> Any:
             z = float(sentence.means[row, column])
             colour = "white" if abs(z - 0.5) > 0.3 else "black"
             axes.text(column, row, f"{z:.2f}", ha="center", va="center", fontsize=7, color=colour)
-    axes.set_xticks(range(length))
-    axes.set_xticklabels(sentence.tokens, rotation=45, ha="right", rotation_mode="anchor")
+    label_tokens(axes, sentence.tokens)
     axes.set_yticks(range(layers))
     axes.set_yticklabels([str(layer) for layer in sentence.layers])
     axes.set_xlabel("target token, given the reference before it")

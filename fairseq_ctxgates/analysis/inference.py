@@ -76,6 +76,11 @@ def quiet_logging() -> None:
         warnings.filterwarnings("ignore", message=f".*{message}")
 
 
+def reads_preceding(model: Any) -> bool:
+    """Whether a model has an inter-sentence gate."""
+    return "preceding" in getattr(model, "required_streams", ())
+
+
 def find_split(data_dir: Path, name: str, source_lang: str, target_lang: str) -> Split:
     """A split of a data directory.
 

@@ -10,6 +10,7 @@ import csv
 import io
 import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, List, Mapping, Optional, Sequence
@@ -35,7 +36,7 @@ class Table:
 
     def text(self) -> str:
         """As plain text: the first column on the left, the others, which are numbers, on the right."""
-        rows = [[_shown(value, spec) for value, spec in zip(row, self.columns.values())] for row in self.rows]
+        rows = [[_cell(value, spec) for value, spec in zip(row, self.columns.values())] for row in self.rows]
         alignment = ["left", *["right"] * (len(self.columns) - 1)]
         return str(tabulate(rows, headers=list(self.columns), disable_numparse=True, colalign=alignment))
 
@@ -48,10 +49,16 @@ class Table:
         return stream.getvalue()
 
 
-def _shown(value: Any, spec: str) -> str:
+def _cell(value: Any, spec: str) -> str:
     if value is None:
         return MISSING
-    return value if isinstance(value, str) else format(value, spec)
+    return value if isinstance(value, str) else shown(value, spec)
+
+
+def shown(number: float, spec: str) -> str:
+    """A number as :func:`format` shows it, but what is rounded to zero without its minus: 0.0000, never -0.0000."""
+    text = format(number, spec)
+    return format(0.0, spec) if re.fullmatch(r"-0(\.0*)?%?", text) else text
 
 
 def add_report_options(

@@ -10,6 +10,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 from fairseq.data import data_utils
 from sacrebleu.metrics import BLEU
 
+from fairseq_ctxgates.data.documents import read_lines
 from fairseq_ctxgates.errors import UserError
 
 # A line of fairseq-generate or fairseq-interactive: the translation, detokenized (D) or not (H), of a sentence.
@@ -50,6 +51,11 @@ def add_reference_options(parser: argparse.ArgumentParser) -> None:
         help=f"sacreBLEU's tokenizer: {', '.join(BLEU.TOKENIZERS)} (default: %(default)s; none for text in tokens)",
     )
     parser.add_argument("--lowercase", action="store_true", help="case-insensitive scores")
+    add_subword_option(parser)
+
+
+def add_subword_option(parser: argparse.ArgumentParser) -> None:
+    """The kind of sub-words that :func:`join_subwords` joins, named as in ``fairseq-generate``."""
     parser.add_argument(
         "--remove-bpe",
         choices=SUBWORDS,
@@ -102,17 +108,9 @@ def _one(values: Sequence[object]) -> bool:
     return len(set(values)) == 1
 
 
-def read_lines(path: Path) -> List[str]:
-    """The lines of a text file; UserError when it cannot be read, is empty or not UTF-8."""
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        line = path.read_bytes()[: error.start].count(b"\n") + 1
-        raise UserError(f"{path}: line {line} is not UTF-8: convert the file") from error
-    if lines[-1] == "":
-        lines.pop()
+def read_sentences(path: Path) -> List[str]:
+    """The sentences of a text, a line each; UserError when it cannot be read, is empty or not UTF-8."""
+    lines = read_lines(path)
     if not lines:
         raise UserError(f"{path} is empty")
     return lines
@@ -125,7 +123,7 @@ def read_translations(path: Path) -> List[str]:
     Raises:
         UserError: the file cannot be read, or lacks a sentence.
     """
-    lines = read_lines(path)
+    lines = read_sentences(path)
     found: Dict[Tuple[str, int], str] = {}
     for match in filter(None, map(TRANSLATION.fullmatch, lines)):
         found.setdefault((match["kind"], int(match["number"])), match["text"])  # of an n-best list the first
@@ -158,7 +156,7 @@ def read_texts(args: argparse.Namespace) -> Tuple[List[Tuple[str, List[str]]], L
 
 def read_references(args: argparse.Namespace) -> List[List[str]]:
     """The references that the options of :func:`add_reference_options` name; UserError as for :func:`read_texts`."""
-    references = [join_subwords(read_lines(path), args.remove_bpe) for path in args.ref]
+    references = [join_subwords(read_sentences(path), args.remove_bpe) for path in args.ref]
     for path, lines in zip(args.ref, references):
         check_length(path, len(lines), args.ref[0], len(references[0]))
     return references
