@@ -28,7 +28,7 @@ setup(
         "tqdm",
     ],
     extras_require={
-        "test": ["gensim", "pytest>=7", "pytest-xdist", "tensorboardX"],
+        "test": ["distributed", "gensim", "pytest>=7", "pytest-xdist", "tensorboardX"],
         "lint": ["mypy", "ruff"],
         "coherence": ["gensim>=4"],
         "dask": ["distributed"],
