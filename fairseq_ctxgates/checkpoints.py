@@ -6,7 +6,6 @@ The options are those of fairseq's ``scripts/average_checkpoints.py``, which nei
 from __future__ import annotations
 
 import argparse
-import os
 import re
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
@@ -15,6 +14,7 @@ import torch
 
 # Importing any part of the package has run fairseq_ctxgates.compat, which says what torch.load may unpickle.
 from fairseq_ctxgates.errors import UserError, exit_on_user_error
+from fairseq_ctxgates.files import whole_file
 
 EPOCH_CHECKPOINT = re.compile(r"checkpoint(\d+)\.pt")
 UPDATE_CHECKPOINT = re.compile(r"checkpoint_\d+_(\d+)\.pt")
@@ -104,15 +104,11 @@ def _check_same_parameters(
 
 def save_checkpoint(state: Dict[str, Any], path: Path) -> None:
     """Write a checkpoint, whole or not at all; UserError when that fails, as on a full disk."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        torch.save(state, temporary)
-        os.replace(temporary, path)
+        with whole_file(path) as temporary:
+            torch.save(state, temporary)
     except (OSError, RuntimeError) as error:
         raise UserError(f"{path} could not be written: {error}") from error
-    finally:
-        if temporary.exists():
-            temporary.unlink()
 
 
 def get_parser() -> argparse.ArgumentParser:

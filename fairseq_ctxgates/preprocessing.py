@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import sys
-import uuid
 from pathlib import Path
 from typing import Dict, Iterator, List, Sequence, Tuple
 
@@ -19,6 +18,7 @@ from fairseq.data import data_utils
 
 from fairseq_ctxgates.data.side_stream import Split, find_splits
 from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.files import whole_file
 
 
 def add_data_options(parser: argparse.ArgumentParser, several: str) -> None:
@@ -134,7 +134,6 @@ def is_running(process: int) -> bool:
 
 
 def write_array(path: Path, array: np.ndarray) -> None:
-    """Write a file of numbers to a scratch folder, whole or not at all: to do it twice, also at once, does no harm."""
-    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
-    array.tofile(temporary)
-    os.replace(temporary, path)
+    """Write a file of numbers to a scratch folder, whole or not at all."""
+    with whole_file(path) as temporary:
+        array.tofile(temporary)

@@ -42,7 +42,7 @@ from fairseq_ctxgates.preprocessing import (
 from fairseq_ctxgates.relations import REMOVE_BPE, RelationTuple
 from fairseq_ctxgates.relations.corpus import SourceText, find_distinct
 from fairseq_ctxgates.relations.extractor import EXTRACTORS
-from fairseq_ctxgates.relations.json_lines import read_tuples, tuples_line, write_whole
+from fairseq_ctxgates.relations.json_lines import open_dump, read_tuples, tuples_line
 from fairseq_ctxgates.relations.shards import (
     ExtractionOptions,
     Resources,
@@ -266,7 +266,7 @@ def write_streams(
     """
     counts = {split: Counts() for split in texts}
     with ExitStack() as stack:
-        streams: Dict[Path, TextIO] = {folder: stack.enter_context(write_whole(path)) for folder, path in dumps.items()}
+        streams: Dict[Path, TextIO] = {folder: stack.enter_context(open_dump(path)) for folder, path in dumps.items()}
         for split, text in texts.items():
             metadata = {"options": options, "fingerprint": digests[split]}
             prefix = split.stream_prefix(Relations.name)

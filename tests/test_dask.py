@@ -104,12 +104,12 @@ def contents(folder: Path) -> Dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def killing(process: str, file: str, module: str = "preprocessing") -> str:
-    """A program that kills a process when a module of the package has written, but not yet named, such a file."""
+def killing(process: str, file: str) -> str:
+    """A program that kills a process when the package has written, but not yet named, a file whose name ends so."""
     return f"""
         import os, signal
         from pathlib import Path
-        import fairseq_ctxgates.{module} as module
+        import fairseq_ctxgates.files as module
 
         class Killing:
             def replace(self, source, target):
@@ -157,7 +157,7 @@ def test_relations_with_a_killed_worker(cluster, english, corenlp_url, monkeypat
     options = ["-s", "en", "-t", "de", "--corenlp-url", corenlp_url]
     add_relations([str(english / "expected"), *options])
     cluster.add_worker()
-    killed = cluster.add_worker(killing("os.getpid()", "", "relations.shards"))
+    killed = cluster.add_worker(killing("os.getpid()", ""))
     monkeypatch.chdir(english)
     add_relations(["found", *options, "--dask", cluster.address])
     assert killed.wait() == -signal.SIGKILL

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import os
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +35,7 @@ from fairseq_ctxgates.analysis.systems import (
 from fairseq_ctxgates.data.documents import preceding_rows, read_blank_line_separated, read_names
 from fairseq_ctxgates.data.preceding_sentences import NONE
 from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.files import whole_file
 
 REFERENCE = "reference"
 Words = List[str]
@@ -142,15 +142,11 @@ def train_vectors(text: TrainingText, args: argparse.Namespace) -> Any:
 
 def save_vectors(vectors: Any, path: Path) -> None:
     """Write vectors in word2vec's format, binary where the file's name ends in .bin, whole or not at all."""
-    temporary = path.with_name(f".{os.getpid()}.{path.name}")
     try:
-        vectors.save_word2vec_format(str(temporary), binary=path.suffix == ".bin")
-        os.replace(temporary, path)
+        with whole_file(path) as temporary:
+            vectors.save_word2vec_format(str(temporary), binary=path.suffix == ".bin")
     except OSError as error:
         raise UserError(f"{path} could not be written: {error.strerror}") from error
-    finally:
-        if temporary.exists():
-            temporary.unlink()
 
 
 # --- coherence

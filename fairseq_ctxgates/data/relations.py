@@ -120,6 +120,7 @@ class Relations(SideStream):
         return cls([pack_tuples(tuples) for tuples in tuples_of_lines], dataset, config)
 
     def add_to_batch(self, batch: Dict[str, Any]) -> None:
+        """Add M of each sentence, (batch, source length, source length), bool, all true where it has no tuples."""
         tokens = batch["net_input"]["src_tokens"]
         # Of the batch as it is: sentences may have been cut (--truncate-source), or padded to some multiple.
         lengths = tokens.ne(self.dataset.src_dict.pad()).sum(dim=1).tolist()

@@ -160,6 +160,7 @@ class MultiplyingEncoderLayer(EncoderLayer):
     """fairseq's Transformer encoder layer with :class:`MultiplyingAttention`."""
 
     def build_self_attention(self, embed_dim: int, cfg: Any) -> MultiplyingAttention:
+        """Attention of width ``embed_dim``, with the heads and dropout of the model's ``TransformerConfig``."""
         return MultiplyingAttention(
             embed_dim,
             cfg.encoder.attention_heads,

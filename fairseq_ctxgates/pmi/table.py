@@ -6,7 +6,6 @@ import json
 import os
 import struct
 import zipfile
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, NamedTuple, Tuple
@@ -14,6 +13,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Tuple
 import numpy as np
 
 from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.files import whole_file
 from fairseq_ctxgates.pmi.kernels import find_pairs, pointwise_mutual_information
 
 COUNTS = ("marginal", "frequency")
@@ -176,13 +176,8 @@ def save_table(
         "total": Member.of(np.array([total], np.int64)),
         **members,
     }
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with whole_file(path) as temporary:
         write_npz(temporary, members)
-        os.replace(temporary, path)
-    finally:
-        with suppress(FileNotFoundError):
-            os.remove(temporary)
 
 
 def write_npz(path: Path, members: Dict[str, Member]) -> None:

@@ -310,6 +310,12 @@ class CoreNLPExtractor(RelationExtractor):
             server.close()
 
     def parse(self, sentences: Sequence[Sequence[str]]) -> List[Tuple[List[str], List[RelationTuple]]]:
+        """What the least busy server makes of sentences, all in one request; see :meth:`RelationExtractor.parse`.
+
+        Raises:
+            NotParsed: the server failed on them, took too long, or died
+            UserError: there is no server any more
+        """
         text = "\n".join(" ".join(words) for words in sentences)
         for _ in range(ATTEMPTS if len(sentences) == 1 else 1):
             with self._lock:

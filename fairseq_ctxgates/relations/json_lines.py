@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import zlib
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence, TextIO
 
 from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.files import whole_file
 from fairseq_ctxgates.relations.corpus import SourceText
 from fairseq_ctxgates.relations.extractor import RelationTuple
 from fairseq_ctxgates.relations.words import Words, unescape
@@ -36,16 +36,11 @@ def tuples_line(split: str, words: Sequence[str], tuples: Optional[Sequence[Rela
 
 
 @contextmanager
-def write_whole(path: Path) -> Iterator[TextIO]:
+def open_dump(path: Path) -> Iterator[TextIO]:
     """A text file that appears under its name when the block ends, and not at all when it fails."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with whole_file(path) as temporary:
         with open(temporary, "w", encoding="utf-8", errors="surrogatepass", newline="\n") as stream:
             yield stream
-        os.replace(temporary, path)
-    finally:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
 
 
 def read_tuples(path: Path, text: SourceText) -> Iterator[Optional[List[RelationTuple]]]:

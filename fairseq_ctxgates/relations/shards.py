@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import sys
 import threading
-import uuid
 from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +21,7 @@ import numpy as np
 from tqdm import tqdm
 
 from fairseq_ctxgates.data.side_stream import Split
+from fairseq_ctxgates.files import whole_file
 from fairseq_ctxgates.relations.corpus import SourceText
 from fairseq_ctxgates.relations.extractor import RelationExtractor, RelationTuple, build_extractor
 
@@ -159,13 +157,8 @@ def extract_shard(shard: Shard) -> int:
     texts = open_texts(shard.splits, shard.options.remove_bpe, shard.fingerprint)
     sentences = [texts[split][row].words for split, row in shard.places.tolist()]
     tuples = extractor_of_process(shard.options, shard.resources).extract_tuples(sentences)
-    temporary = shard.path.with_name(f"{shard.path.name}.{uuid.uuid4().hex}")
-    try:
+    with whole_file(shard.path) as temporary:
         temporary.write_text("".join(json.dumps(found, separators=(",", ":")) + "\n" for found in tuples))
-        os.replace(temporary, shard.path)
-    finally:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
     return len(sentences)
 
 

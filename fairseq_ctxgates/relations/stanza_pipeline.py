@@ -37,6 +37,11 @@ class StanzaExtractor(RelationExtractor):
         self._lock = threading.Lock()
 
     def parse(self, sentences: Sequence[Sequence[str]]) -> List[Tuple[List[str], List[RelationTuple]]]:
+        """The words of each sentence and the tuples of its dependency tree; see :meth:`RelationExtractor.parse`.
+
+        Raises:
+            NotParsed: the pipeline failed on them
+        """
         try:
             with self._lock:
                 document = self._pipeline([list(words) for words in sentences])
