@@ -15,14 +15,17 @@ from typing import Dict, List, Optional, Tuple
 # Name of the command: (module whose main() runs it, what it does)
 COMMANDS: Dict[str, Tuple[str, str]] = {
     "user-dir": ("ctxgates", "print the path to give to fairseq's --user-dir"),
-    "gate-labels": ("fairseq_ctxgates.preprocess.gate_labels", "add gate labels to a binarized data directory"),
+    "gate-labels": ("fairseq_ctxgates.commands.gate_labels", "add gate labels to a binarized data directory"),
     "preceding-sentences": (
-        "fairseq_ctxgates.preprocess.preceding_sentences",
+        "fairseq_ctxgates.commands.preceding_sentences",
         "add the preceding sentence of each to a data directory in document order",
     ),
-    "relations": ("fairseq_ctxgates.preprocess.relations", "add the relations of source words to a data directory"),
+    "relations": ("fairseq_ctxgates.commands.relations", "add the relations of source words to a data directory"),
     "analyze": ("fairseq_ctxgates.analysis", "gate statistics and figures of a trained model"),
-    "average-checkpoints": ("fairseq_ctxgates.checkpoints", "average the parameters of several checkpoints"),
+    "average-checkpoints": (
+        "fairseq_ctxgates.commands.average_checkpoints",
+        "average the parameters of several checkpoints",
+    ),
 }
 
 

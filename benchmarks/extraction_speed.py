@@ -33,7 +33,7 @@ from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import make_builder
 from stanza.server.client import resolve_classpath
 
-from fairseq_ctxgates.relations.corenlp import request_properties
+from fairseq_ctxgates.relations.extraction.corenlp import request_properties
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(items: List[pytest.Item]) -> None:
 def corenlp_url() -> Iterator[str]:
     """The address of a real CoreNLP server. Where Java or CoreNLP is not there the test is skipped, or fails if the
     environment variable CTXGATES_REQUIRE_CORENLP is set."""
-    from fairseq_ctxgates.relations.corenlp import OwnServer, check_installation, request_properties
+    from fairseq_ctxgates.relations.extraction.corenlp import OwnServer, check_installation, request_properties
 
     try:
         check_installation()

@@ -26,7 +26,7 @@ from fairseq_ctxgates.analysis.figures import colour, label_tokens, new_figure, 
 from fairseq_ctxgates.analysis.inference import Inference, add_inference_options, quiet_logging, reads_preceding
 from fairseq_ctxgates.analysis.report import Table, add_report_options, check_outputs, write_report
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.modules.inter_sentence_gate import preceding_input
+from fairseq_ctxgates.inter_sentence.gate import preceding_input
 
 KINDS = ("NULL", "ordinary")
 

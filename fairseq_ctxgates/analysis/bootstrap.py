@@ -9,7 +9,7 @@ from typing import Callable, Dict, Optional
 import numpy as np
 
 from fairseq_ctxgates.analysis.report import MISSING, shown
-from fairseq_ctxgates.preprocessing import positive
+from fairseq_ctxgates.commands.options import positive
 
 RESAMPLES = 1000
 COVERAGE = 0.95

@@ -20,8 +20,8 @@ from fairseq_ctxgates.analysis.figures import bars, legend_above, new_figure
 from fairseq_ctxgates.analysis.inference import find_split, quiet_logging
 from fairseq_ctxgates.analysis.report import Table, add_report_options, check_outputs, write_report
 from fairseq_ctxgates.analysis.systems import add_text_options, bleu_metric, check_length, read_sentences, read_texts
+from fairseq_ctxgates.commands.options import language_pair
 from fairseq_ctxgates.data.side_stream import Split
-from fairseq_ctxgates.preprocessing import language_pair
 
 
 @dataclass(frozen=True)

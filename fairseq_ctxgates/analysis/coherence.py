@@ -32,10 +32,10 @@ from fairseq_ctxgates.analysis.systems import (
     read_translations,
     system_names,
 )
-from fairseq_ctxgates.data.documents import preceding_rows, read_blank_line_separated, read_names
-from fairseq_ctxgates.data.preceding_sentences import NONE
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.files import whole_file
+from fairseq_ctxgates.files import atomic_write
+from fairseq_ctxgates.inter_sentence.documents import preceding_rows, read_blank_line_separated, read_names
+from fairseq_ctxgates.inter_sentence.preceding_sentences import NONE
 
 REFERENCE = "reference"
 Words = List[str]
@@ -143,7 +143,7 @@ def train_vectors(text: TrainingText, args: argparse.Namespace) -> Any:
 def save_vectors(vectors: Any, path: Path) -> None:
     """Write vectors in word2vec's format, binary where the file's name ends in .bin, whole or not at all."""
     try:
-        with whole_file(path) as temporary:
+        with atomic_write(path) as temporary:
             vectors.save_word2vec_format(str(temporary), binary=path.suffix == ".bin")
     except OSError as error:
         raise UserError(f"{path} could not be written: {error.strerror}") from error

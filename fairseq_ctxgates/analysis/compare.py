@@ -17,7 +17,7 @@ from fairseq_ctxgates.analysis.figures import new_figure, panels
 from fairseq_ctxgates.analysis.inference import quiet_logging
 from fairseq_ctxgates.analysis.report import Table, add_report_options, check_outputs, write_report
 from fairseq_ctxgates.analysis.systems import add_text_options, bleu_metric, read_texts
-from fairseq_ctxgates.preprocessing import positive
+from fairseq_ctxgates.commands.options import positive
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from fairseq_ctxgates.analysis.figures import colour, label_tokens, new_figure, 
 from fairseq_ctxgates.analysis.inference import Inference, add_inference_options, quiet_logging, reads_preceding
 from fairseq_ctxgates.analysis.report import Table, add_report_options, check_outputs, write_report
 from fairseq_ctxgates.analysis.scores import token_log_probs
-from fairseq_ctxgates.data.preceding_sentences import NONE, PrecedingSentences
 from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.inter_sentence.preceding_sentences import NONE, PrecedingSentences
 
 
 @dataclass(frozen=True)

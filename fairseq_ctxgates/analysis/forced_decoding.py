@@ -25,10 +25,10 @@ from fairseq_ctxgates.analysis.figures import new_figure, panels
 from fairseq_ctxgates.analysis.inference import Inference, add_inference_options, checkpoint_paths, quiet_logging
 from fairseq_ctxgates.analysis.report import Table, add_report_options, check_outputs, write_report
 from fairseq_ctxgates.analysis.systems import system_names
-from fairseq_ctxgates.data.gate_labels import IGNORE
+from fairseq_ctxgates.context_gates.gate_labels import IGNORE
+from fairseq_ctxgates.context_gates.pmi.labelling import GateLabeller, load_labeller
+from fairseq_ctxgates.context_gates.pmi.sentences import Sentences, starts
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.pmi.labelling import GateLabeller, load_labeller
-from fairseq_ctxgates.pmi.sentences import Sentences, starts
 
 # What is summed over sentences.
 TOKENS, ERRORS, CONTEXT_ERRORS = range(3)

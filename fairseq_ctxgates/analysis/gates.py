@@ -22,8 +22,8 @@ from torch import Tensor
 from fairseq_ctxgates.analysis.figures import colour, label_tokens, legend_above, new_figure
 from fairseq_ctxgates.analysis.inference import Inference, add_inference_options, quiet_logging
 from fairseq_ctxgates.analysis.report import Table, add_report_options, check_outputs, write_figure, write_report
-from fairseq_ctxgates.criterions.gate_regularized_cross_entropy import gate_hinge, gate_sums
-from fairseq_ctxgates.data.gate_labels import IGNORE, SOURCE, TARGET
+from fairseq_ctxgates.context_gates.gate_labels import IGNORE, SOURCE, TARGET
+from fairseq_ctxgates.context_gates.gate_regularized_cross_entropy import gate_hinge, gate_sums
 from fairseq_ctxgates.errors import UserError
 
 BINS = 50  # of the histogram, from 0 to 1

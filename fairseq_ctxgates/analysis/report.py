@@ -18,7 +18,7 @@ from typing import Any, List, Mapping, Optional, Sequence
 from tabulate import tabulate
 
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.files import whole_file
+from fairseq_ctxgates.files import atomic_write
 
 MISSING = "—"
 
@@ -96,7 +96,7 @@ def check_outputs(args: argparse.Namespace, options: Sequence[str] = ("json", "c
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file under a temporary name and rename it when it is whole; UserError when that fails (a full disk)."""
     try:
-        with whole_file(path) as temporary:
+        with atomic_write(path) as temporary:
             temporary.write_bytes(content)
     except OSError as error:
         raise UserError(f"{path} could not be written: {error.strerror}") from error

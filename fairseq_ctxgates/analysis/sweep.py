@@ -35,8 +35,8 @@ from fairseq_ctxgates.analysis.systems import (
     read_references,
     read_translations,
 )
+from fairseq_ctxgates.commands.options import language_pair, positive, whole_or_not_at_all
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.preprocessing import language_pair, positive, whole_or_not_at_all
 
 BASELINE = "baseline"
 TAIL = 20  # lines of a log that are shown when its command failed

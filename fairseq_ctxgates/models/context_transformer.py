@@ -11,23 +11,23 @@ from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from torch import Tensor, nn
 
 from fairseq_ctxgates.compat import EncoderLayer
-from fairseq_ctxgates.models.presets import check_task, register_presets
-from fairseq_ctxgates.models.transformer_config import ContextTransformerConfig, transformer_config
-from fairseq_ctxgates.modules.context_of_words import build_smoothing, embed_words
-from fairseq_ctxgates.modules.decoder_layer import (
+from fairseq_ctxgates.inter_sentence.gate import preceding_input, random_context, sentence_keys
+from fairseq_ctxgates.models.decoder_layer import (
     ContextDecoderLayer,
     IncrementalState,
     LayerOutput,
     inter_sentence_layers,
 )
+from fairseq_ctxgates.models.presets import check_task, register_presets
+from fairseq_ctxgates.models.transformer_config import ContextTransformerConfig, transformer_config
 from fairseq_ctxgates.modules.dropout import replace_dropout
-from fairseq_ctxgates.modules.inter_sentence_gate import preceding_input, random_context, sentence_keys
-from fairseq_ctxgates.modules.relation_fusion import (
+from fairseq_ctxgates.relations.fusion import (
     MultiplyingEncoderLayer,
     both_masks,
     encodes_relations,
     relation_layers,
 )
+from fairseq_ctxgates.smoothing.context_aware_smoothing import build_smoothing, embed_words
 
 EncoderOut = Dict[str, List[Tensor]]
 

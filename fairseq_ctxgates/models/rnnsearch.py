@@ -9,24 +9,24 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import FairseqEncoder, FairseqEncoderDecoderModel, FairseqIncrementalDecoder
 from torch import Tensor, nn
 
+from fairseq_ctxgates.context_gates.recurrent_gates import RecurrentContextGateConfig
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.layer_list import parse_layers
-from fairseq_ctxgates.models.presets import check_task, register_presets
-from fairseq_ctxgates.modules.additive_attention import sentences_of_rows, weighted_sum
-from fairseq_ctxgates.modules.context_of_words import SmoothingConfig, build_smoothing, embed_words
-from fairseq_ctxgates.modules.deep_output import DeepOutput
-from fairseq_ctxgates.modules.dropout import Dropout
-from fairseq_ctxgates.modules.gated_recurrent_unit import BidirectionalGRU
-from fairseq_ctxgates.modules.inter_sentence_gate import (
+from fairseq_ctxgates.inter_sentence.gate import (
     InterSentenceGateConfig,
     preceding_input,
     random_context,
     sentence_keys,
 )
+from fairseq_ctxgates.layer_list import parse_layers
+from fairseq_ctxgates.models.presets import check_task, register_presets
+from fairseq_ctxgates.models.recurrent_decoder_cell import Annotations, RecurrentDecoderCell, Step
+from fairseq_ctxgates.models.warm_start import WarmStartConfig
+from fairseq_ctxgates.modules.additive_attention import sentences_of_rows, weighted_sum
+from fairseq_ctxgates.modules.deep_output import DeepOutput
+from fairseq_ctxgates.modules.dropout import Dropout
+from fairseq_ctxgates.modules.gated_recurrent_unit import BidirectionalGRU
 from fairseq_ctxgates.modules.linear import replace_linear
-from fairseq_ctxgates.modules.recurrent_decoder_cell import Annotations, RecurrentDecoderCell, Step
-from fairseq_ctxgates.modules.recurrent_gates import RecurrentContextGateConfig
-from fairseq_ctxgates.warm_start import WarmStartConfig
+from fairseq_ctxgates.smoothing.context_aware_smoothing import SmoothingConfig, build_smoothing, embed_words
 
 MECHANISM_PARTS = ("context_gate", "inter_sentence_gate", "preceding_attention", "smoothing")
 

@@ -12,12 +12,12 @@ from typing import Any, List, Optional, Tuple, Type
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
 
+from fairseq_ctxgates.context_gates.context_gate import ContextGateConfig
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.modules.context_gate import ContextGateConfig
-from fairseq_ctxgates.modules.context_of_words import SmoothingConfig
-from fairseq_ctxgates.modules.inter_sentence_gate import InterSentenceGateConfig
-from fairseq_ctxgates.modules.relation_fusion import RelationFusionConfig
-from fairseq_ctxgates.warm_start import WarmStartConfig
+from fairseq_ctxgates.inter_sentence.gate import InterSentenceGateConfig
+from fairseq_ctxgates.models.warm_start import WarmStartConfig
+from fairseq_ctxgates.relations.fusion import RelationFusionConfig
+from fairseq_ctxgates.smoothing.context_aware_smoothing import SmoothingConfig
 
 
 @dataclass

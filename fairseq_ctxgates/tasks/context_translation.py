@@ -20,11 +20,11 @@ from omegaconf import II
 from torch import Tensor
 
 from fairseq_ctxgates.data import STREAMS
-from fairseq_ctxgates.data.relations import Relations
 from fairseq_ctxgates.data.side_stream import SideStream, Split
 from fairseq_ctxgates.data.side_stream_dataset import LineDataset, SideStreamDataset
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.warm_start import warm_start
+from fairseq_ctxgates.models.warm_start import warm_start
+from fairseq_ctxgates.relations.stream import Relations
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Any, Dict
 
-from tests.commands import GATED, PLAIN, generate, make_pairs, train, write_gate_labels
-from tests.corpus import binarize
+from tests.helpers.corpus import binarize
+from tests.helpers.fairseq_commands import GATED, PLAIN, generate, make_pairs, train, write_gate_labels
 
 FOLDER = Path(__file__).parent
 SIZE = (

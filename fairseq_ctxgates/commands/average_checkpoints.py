@@ -1,0 +1,174 @@
+"""``ctxgates average-checkpoints``: one checkpoint whose parameters are the mean of several checkpoints' parameters.
+
+The options are those of fairseq's ``scripts/average_checkpoints.py``, which neither fairseq package installs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence
+
+import torch
+
+# Importing any part of the package has run fairseq_ctxgates.compat, which says what torch.load may unpickle.
+from fairseq_ctxgates.errors import UserError, exit_on_user_error
+from fairseq_ctxgates.files import atomic_write
+
+EPOCH_CHECKPOINT = re.compile(r"checkpoint(\d+)\.pt")
+UPDATE_CHECKPOINT = re.compile(r"checkpoint_\d+_(\d+)\.pt")
+
+
+def newest_checkpoints(
+    directory: Path, pattern: re.Pattern[str], number: int, upper_bound: Optional[int] = None
+) -> List[Path]:
+    """The last checkpoints of a training run, oldest first.
+
+    Args:
+        directory: the ``--save-dir`` of the training run
+        pattern: ``EPOCH_CHECKPOINT`` or ``UPDATE_CHECKPOINT``; its group is the epoch or the update
+        number: how many
+        upper_bound: the last epoch or update that may be among them
+
+    Raises:
+        UserError: there is no such directory, or there are fewer checkpoints in it.
+    """
+    if number < 1:
+        raise UserError(f"cannot average {number} checkpoints: ask for 1 or more")
+    if not directory.is_dir():
+        raise UserError(f"{directory} is not a directory: give the --save-dir of the training run to --inputs")
+    matches = ((pattern.fullmatch(path.name), path) for path in directory.iterdir())
+    numbered = sorted((int(match[1]), path) for match, path in matches if match)
+    found = [path for position, path in numbered if upper_bound is None or position <= upper_bound]
+    if len(found) < number:
+        bound = "" if upper_bound is None else f" up to {upper_bound}"
+        raise UserError(
+            f"{directory} has {len(found)} checkpoints named like {pattern.pattern}{bound}, "
+            f"{number} were asked for: ask for fewer, or check --keep-last-epochs and --keep-interval-updates"
+        )
+    return found[-number:]
+
+
+def load_checkpoint(path: Path) -> Dict[str, Any]:
+    """A checkpoint as fairseq saved it, on the CPU; UserError when it cannot be read or is not fairseq's."""
+    try:
+        state = torch.load(path, map_location="cpu")
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    except Exception as error:  # unpickling may raise anything
+        raise UserError(f"{path} is damaged, or holds objects other than fairseq's own, which are refused") from error
+    if not (isinstance(state, dict) and isinstance(state.get("model"), dict)):
+        raise UserError(f'{path} is not a checkpoint of fairseq: it has no "model"')
+    return state
+
+
+def average_checkpoints(paths: Sequence[Path]) -> Dict[str, Any]:
+    """The last of one or more checkpoints, with the mean of all their parameters in place of its own.
+
+    Sums are kept in float64, and every parameter keeps its type. Tensors of integers (counters, say) have no useful
+    mean: they are the last checkpoint's, like everything that is no parameter.
+
+    Raises:
+        UserError: a checkpoint cannot be read, or its parameters differ from the first one's in name or shape.
+    """
+    sums: Dict[str, torch.Tensor] = {}
+    for path in paths:
+        state = load_checkpoint(path)
+        parameters = {name: value for name, value in state["model"].items() if value.is_floating_point()}
+        if not sums:
+            sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in parameters.items()}
+        _check_same_parameters(sums, parameters, paths[0], path)
+        for name, value in parameters.items():
+            sums[name] += value
+    for name, total in sums.items():
+        state["model"][name].copy_(total / len(paths))  # in place: parameters that share memory are still saved once
+    return state
+
+
+def _check_same_parameters(
+    expected: Dict[str, torch.Tensor], found: Dict[str, torch.Tensor], expected_path: Path, found_path: Path
+) -> None:
+    lacking = [f"{name} is missing" for name in expected if name not in found]
+    added = [f"{name} is not in the first" for name in found if name not in expected]
+    reshaped = [
+        f"{name} has shape {tuple(found[name].shape)}, in the first {tuple(value.shape)}"
+        for name, value in expected.items()
+        if name in found and found[name].shape != value.shape
+    ]
+    differences = lacking + added + reshaped
+    if differences:
+        shown = "; ".join(differences[:5]) + ("; ..." if len(differences) > 5 else "")
+        raise UserError(f"{found_path} is a checkpoint of another model than {expected_path}: {shown}")
+
+
+def save_checkpoint(state: Dict[str, Any], path: Path) -> None:
+    """Write a checkpoint, whole or not at all; UserError when that fails, as on a full disk."""
+    try:
+        with atomic_write(path) as temporary:
+            torch.save(state, temporary)
+    except (OSError, RuntimeError) as error:
+        raise UserError(f"{path} could not be written: {error}") from error
+
+
+def get_parser() -> argparse.ArgumentParser:
+    """The options of ``ctxgates average-checkpoints``."""
+    parser = argparse.ArgumentParser(
+        description="Average the parameters of checkpoints. All else in the new checkpoint is the last one's."
+    )
+    parser.add_argument(
+        "--inputs",
+        required=True,
+        nargs="+",
+        type=Path,
+        metavar="PATH",
+        help="checkpoint files; with --num-epoch-checkpoints or --num-update-checkpoints, the directory they are in",
+    )
+    parser.add_argument("--output", required=True, type=Path, metavar="FILE", help="the checkpoint to write")
+    number = parser.add_mutually_exclusive_group()
+    number.add_argument(
+        "--num-epoch-checkpoints", type=int, metavar="N", help="average the last N epochs', checkpointEPOCH.pt"
+    )
+    number.add_argument(
+        "--num-update-checkpoints",
+        type=int,
+        metavar="N",
+        help="average the last N of --save-interval-updates, checkpoint_EPOCH_UPDATE.pt",
+    )
+    parser.add_argument(
+        "--checkpoint-upper-bound",
+        type=int,
+        metavar="N",
+        help="the last epoch (with --num-epoch-checkpoints) or update (with --num-update-checkpoints) to use",
+    )
+    return parser
+
+
+def _chosen_checkpoints(args: argparse.Namespace) -> List[Path]:
+    if args.num_epoch_checkpoints is None and args.num_update_checkpoints is None:
+        if args.checkpoint_upper_bound is not None:
+            raise UserError("--checkpoint-upper-bound needs --num-epoch-checkpoints or --num-update-checkpoints")
+        return args.inputs
+    if len(args.inputs) != 1:
+        raise UserError("--num-epoch-checkpoints and --num-update-checkpoints need one directory as --inputs")
+    if args.num_epoch_checkpoints is not None:
+        pattern, number = EPOCH_CHECKPOINT, args.num_epoch_checkpoints
+    else:
+        pattern, number = UPDATE_CHECKPOINT, args.num_update_checkpoints
+    return newest_checkpoints(args.inputs[0], pattern, number, args.checkpoint_upper_bound)
+
+
+def main(argv: Optional[List[str]] = None) -> None:
+    """Run ``ctxgates average-checkpoints``."""
+    args = get_parser().parse_args(argv)
+    if not args.output.parent.is_dir():
+        raise UserError(f"{args.output.parent} is not a directory: make it, or choose another --output")
+    paths = _chosen_checkpoints(args)
+    print(f"averaging {len(paths)} checkpoints: {', '.join(map(str, paths))}", flush=True)
+    save_checkpoint(average_checkpoints(paths), args.output)
+    print(f"wrote {args.output}")
+
+
+if __name__ == "__main__":
+    with exit_on_user_error():
+        main()

@@ -1,0 +1,175 @@
+"""Add the gate labels of Li et al. (2020, equations 6 and 7) to a binarized data directory.
+
+    python preprocess/gate_labels.py data-bin/X --source-lang de --target-lang en
+    ctxgates gate-labels data-bin/X --source-lang de --target-lang en
+
+Counts which words are found together in the training data, and labels every target token of every split with the
+context it has the higher pointwise mutual information with: ``train.gate.de-en.{bin,idx,json}`` and so on. The tables
+stay beside them, ``pmi.bilingual.de-en.npz`` and ``pmi.monolingual.de-en.npz``. Reads the binarized data, not the text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Dict, List, Optional, Tuple
+
+import numpy as np
+from fairseq.data import Dictionary
+
+from fairseq_ctxgates.commands.options import add_data_options, find_data, positive, whole_or_not_at_all
+from fairseq_ctxgates.commands.workers import add_worker_options, open_workers
+from fairseq_ctxgates.context_gates.gate_labels import IGNORE, SOURCE, TARGET, GateLabels
+from fairseq_ctxgates.context_gates.pmi import (
+    COUNTS,
+    EOS,
+    MEASURES,
+    STRATEGIES,
+    PMIOptions,
+    PMITable,
+    check_split,
+    count_tables,
+    label_split,
+    map_split,
+)
+from fairseq_ctxgates.data.side_stream import SideStreamWriter, Split, fingerprint
+from fairseq_ctxgates.errors import UserError
+
+TELLING_PAIRS, TELLING_COUNT = 10, 10
+
+
+def memory_size(text: str) -> int:
+    """Bytes from a number with the unit K, M, G or T (powers of 1024) or none."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if match is None or float(match[1]) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 4G or 512M")
+    return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
+
+
+def get_parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    parser = argparse.ArgumentParser(
+        description="Add gate labels to a directory that fairseq-preprocess made: for every target token, whether its "
+        "pointwise mutual information (PMI) is higher with the source or with the target words before it.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add_data_options(parser, "one PMI table over all, labels in each")
+    parser.add_argument(
+        "--train-subset",
+        default="train",
+        metavar="SPLIT",
+        help="the split to count on, with its shards train1, train2, ...",
+    )
+    parser.add_argument(
+        "--counts",
+        choices=COUNTS,
+        default="marginal",
+        help="what the count of one word is: the marginal of the table of pairs, or its tokens in the training data",
+    )
+    parser.add_argument(
+        "--strategy",
+        choices=STRATEGIES,
+        default="max",
+        help="how a word's PMI with all words of a context is summed up",
+    )
+    parser.add_argument(
+        "--measure", choices=MEASURES, default="pmi", help="PMI, or PMI normalized to [-1, 1] (Bouma 2009)"
+    )
+    parser.add_argument(
+        "--min-count", type=positive, default=1, metavar="N", help="take pairs found in fewer sentences as never found"
+    )
+    add_worker_options(parser)
+    parser.add_argument(
+        "--memory",
+        type=memory_size,
+        default="4G",
+        metavar="SIZE",
+        help="memory for the data of all processes together, also those of a Dask cluster; each takes some 0.4G more "
+        "for its programs",
+    )
+    return parser
+
+
+def main(argv: Optional[List[str]] = None) -> None:
+    """Run the command.
+
+    Raises:
+        UserError: the data cannot be read or does not fit together, or the results cannot be written
+    """
+    args = get_parser().parse_args(argv)
+    with whole_or_not_at_all():
+        label(args)
+
+
+def label(args: argparse.Namespace) -> None:
+    """Count, label, write, and print what was found."""
+    data_dirs, splits = find_data(args)
+    training = training_splits(splits, args.train_subset, data_dirs)
+    check_dictionaries(splits)
+    for split in splits:
+        check_split(split)
+    options = PMIOptions(args.counts, args.strategy, args.measure, args.min_count)
+    with open_workers(args, data_dirs) as workers:
+        resources = {
+            "memory": args.memory,
+            "workers": workers.number,
+            "executor": workers.executor,
+            "show_progress": True,
+        }
+        tables = count_tables(training, data_dirs[0], options, **resources)
+        label_counts = {
+            split: write_labels(split, label_split(split, data_dirs[0], **resources), options) for split in splits
+        }
+    report(tables, splits[0], label_counts)
+
+
+def training_splits(splits: List[Split], name: str, data_dirs: List[Path]) -> List[Split]:
+    """The splits to count on: ``train`` and, as fairseq-train does, ``train1``, ``train2``, ... in every directory."""
+    training = [split for split in splits if re.fullmatch(rf"{re.escape(name)}\d*", split.name)]
+    for data_dir in data_dirs:
+        if not any(split.data_dir == data_dir and split.name == name for split in splits):
+            raise UserError(f"{data_dir} has no split {name!r} to count on: see --train-subset")
+    return training
+
+
+def check_dictionaries(splits: List[Split]) -> None:
+    """Raise UserError unless every data directory has the dictionaries of the first."""
+    for split in splits:
+        for lang in (split.source_lang, split.target_lang):
+            first, own = splits[0].dictionary_path(lang), split.dictionary_path(lang)
+            if first != own and first.read_bytes() != own.read_bytes():
+                raise UserError(f"{own} differs from {first}: binarize all data with the same dictionaries (--srcdict)")
+
+
+def write_labels(split: Split, labels: np.ndarray, options: PMIOptions) -> np.ndarray:
+    """Write the labels of a split beside it.
+
+    Returns:
+        how many words, end of sentence left out, have the labels TARGET, SOURCE and IGNORE
+    """
+    metadata = {"options": asdict(options), "fingerprint": fingerprint(split, GateLabels.sides)}
+    _, target = map_split(split)
+    with SideStreamWriter(split.stream_prefix(GateLabels.name), np.uint8, metadata) as writer:
+        for begin, end in zip(target.start[:-1], target.start[1:]):
+            writer.add(labels[begin:end])
+    return np.bincount(labels[target.ids != EOS], minlength=3)
+
+
+def report(tables: Tuple[PMITable, PMITable], training: Split, label_counts: Dict[Split, np.ndarray]) -> None:
+    """Print the size of the tables, their most telling pairs, and the share of each label in each split."""
+    source, target = (
+        Dictionary.load(str(training.dictionary_path(lang))) for lang in (training.source_lang, training.target_lang)
+    )
+    for name, table, contexts in zip(("bilingual", "monolingual"), tables, (source, target)):
+        print(f"\n{name} table: {len(table):,} distinct pairs, {table.total:,} counted")
+        print(f"highest {table.options.measure.upper()} of those found in {TELLING_COUNT} sentences or more:")
+        relation = "~" if table is tables[0] else "after"
+        for word, context, value, count in table.strongest(TELLING_PAIRS, TELLING_COUNT):
+            print(f"  {value:6.2f} {count:8,} x  {target[word]} {relation} {contexts[context]}")
+    print(f"\n{'share of the labels':<40} {'words':>12} {'source':>8} {'target':>8} {'none':>8}")
+    for split, counts in label_counts.items():
+        shares = counts / max(counts.sum(), 1)
+        name = str(split.stream_prefix(GateLabels.name))
+        print(f"{name:<40} {counts.sum():>12,} {shares[SOURCE]:>8.1%} {shares[TARGET]:>8.1%} {shares[IGNORE]:>8.1%}")

@@ -1,0 +1,1 @@
+"""Context gates (Li et al. 2020), their regularizer and its labels."""

@@ -1,0 +1,190 @@
+"""Cross entropy with the regularizer of context gates (Li et al. 2020, equation 5)."""
+
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+import torch
+from fairseq import utils
+from fairseq.criterions import register_criterion
+from fairseq.criterions.label_smoothed_cross_entropy import (
+    LabelSmoothedCrossEntropyCriterion,
+    LabelSmoothedCrossEntropyCriterionConfig,
+)
+from fairseq.dataclass import ChoiceEnum
+from fairseq.logging import metrics
+from torch import Tensor
+
+from fairseq_ctxgates.context_gates.gate_labels import gate_signs
+from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.layer_list import parse_layers
+from fairseq_ctxgates.modules.label_smoothed_cross_entropy import smoothed_cross_entropy
+
+ReductionChoice = ChoiceEnum(["mean", "sum"])
+
+
+@dataclass
+class GateRegularizedCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionConfig):
+    """Options of ``gate_regularized_cross_entropy``."""
+
+    gate_lambda: float = field(
+        default=1.0,
+        metadata={"help": "weight of the gates' regularizer; 0 leaves the gates to themselves and needs no labels"},
+    )
+    gate_reduction: ReductionChoice = field(  # type: ignore[valid-type]
+        default="mean",
+        metadata={"help": "how the regularizer is reduced over the components of a gate; it is summed over positions"},
+    )
+    regularized_layers: str = field(
+        default="all", metadata={"help": "the decoder layers whose gates are regularized: all, 6 or 1,3-5"}
+    )
+
+
+def gate_hinge(gate: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
+    """The regularizer of one layer at each position,
+
+        z* max(0.5 - z, 0) + (1 - z*) max(z - 0.5, 0),
+
+    reduced over the components of z (Li et al. 2020, equation 5, which adds a vector to a scalar).
+
+    Args:
+        gate: z, the weight of the source, (target length, batch, embed dim)
+        labels: z*, (batch, target length): SOURCE, TARGET, or IGNORE, where the result is 0
+        reduction: ``mean`` or ``sum`` over the embed dim
+
+    Returns:
+        (batch, target length)
+    """
+    hinge = torch.relu(gate_signs(labels).t().unsqueeze(-1) * (gate.float() - 0.5))
+    return (hinge.mean(dim=-1) if reduction == "mean" else hinge.sum(dim=-1)).t()
+
+
+def gate_sums(gates: List[Tensor], is_token: Tensor, labels: Optional[Tensor] = None) -> Dict[str, Any]:
+    """What the meters are made of, over all components of the gates at the positions that hold a token.
+
+    Args:
+        gates: z of some layers, each (target length, batch, embed dim)
+        is_token: (batch, target length), false at padding
+        labels: (batch, target length), or None
+
+    Returns:
+        sums of z and of its square, and their count; with labels also the number of components on their label's side (z
+        above one half for SOURCE, below for TARGET), and the number of those that have a label
+    """
+    if not gates:  # LayerDrop dropped every layer
+        gates = [torch.empty(*is_token.t().shape, 0, device=is_token.device)]
+    z = torch.stack([gate.detach().transpose(0, 1)[is_token] for gate in gates]).float()
+    sums = {"gate_sum": z.sum(), "gate_square_sum": z.square().sum(), "gate_count": z.numel()}
+    if labels is not None:
+        signs = gate_signs(labels)[is_token].unsqueeze(-1)
+        sums["gate_agreeing"] = (signs * (z - 0.5) < 0).sum()
+        sums["gate_labelled"] = signs.abs().sum() * (len(gates) * z.size(-1))
+    return sums
+
+
+@register_criterion("gate_regularized_cross_entropy", dataclass=GateRegularizedCrossEntropyConfig)
+class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
+    """Cross entropy, label-smoothed or plain, plus λ times the hinge of the context gates (Li et al. 2020, equation 5).
+
+    The hinge pulls each component of a gate z to its label's side of one half: summed over layers and positions, like
+    the negative log-likelihood, and in training only. Logs ``gate_loss`` (the hinge for each token, before λ, not in
+    bits), ``gate_mean``, ``gate_var`` and ``gate_agreement`` (the share of components on their label's side).
+    """
+
+    def __init__(
+        self,
+        task: Any,
+        sentence_avg: bool,
+        label_smoothing: float,
+        ignore_prefix_size: int = 0,
+        report_accuracy: bool = False,
+        gate_lambda: float = 1.0,
+        gate_reduction: str = "mean",
+        regularized_layers: str = "all",
+    ) -> None:
+        super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
+        if not hasattr(task.cfg, "load_gate_labels"):
+            raise UserError(
+                "--criterion gate_regularized_cross_entropy needs --task context_translation (with --load-gate-labels)"
+            )
+        self.gate_lambda = gate_lambda
+        self.gate_reduction = str(gate_reduction)
+        self.regularized_layers = regularized_layers
+
+    def check_model(self, model: Any) -> None:
+        """Raise UserError, before training, where the model or the data cannot be what this criterion needs."""
+        gated_layers = getattr(model, "gated_layers", 0)
+        if not gated_layers:
+            raise UserError(
+                "--criterion gate_regularized_cross_entropy needs an architecture with context gates: "
+                "--arch rcg_transformer, or --context-gate"
+            )
+        if model.decoder.adaptive_softmax is not None:
+            raise UserError("--adaptive-softmax-cutoff goes with --criterion adaptive_loss, without a gate regularizer")
+        self._layers = parse_layers(self.regularized_layers, gated_layers, "--regularized-layers")
+        if self.gate_lambda and not self.task.cfg.load_gate_labels:
+            raise UserError("--gate-lambda above 0 needs labels: give --load-gate-labels (or --gate-lambda 0)")
+
+    def forward(self, model: Any, sample: Dict[str, Any], reduce: bool = True) -> Tuple[Tensor, int, Dict[str, Any]]:
+        """Compute the loss of a batch; see fairseq's criterions for what is returned."""
+        is_token = sample["target"].ne(self.padding_idx)
+        is_scored = is_token.clone()
+        is_scored[:, : self.ignore_prefix_size] = False
+        logits, extra = model(
+            **sample["net_input"], return_gates=True, return_attention=False, output_positions=is_scored
+        )
+        target = sample["target"][is_scored]
+        loss, nll_loss = smoothed_cross_entropy(logits, target, self.eps)
+        if reduce:
+            loss, nll_loss = loss.sum(), nll_loss.sum()
+
+        gates, labels = extra["gates"], sample.get("gate_labels")
+        sample_size = sample["target"].size(0) if self.sentence_avg else sample["ntokens"]
+        logging_output = {
+            "nll_loss": nll_loss.data,
+            "ntokens": sample["ntokens"],
+            "nsentences": sample["target"].size(0),
+            "sample_size": sample_size,
+            **gate_sums(list(gates.values()), is_token, labels),
+        }
+        if labels is not None:
+            hinge = self.compute_hinge(gates, labels)[is_scored]
+            logging_output["gate_loss"] = hinge.sum().data
+            if self.training:
+                loss = loss + self.gate_lambda * (hinge.sum() if reduce else hinge)
+        logging_output["loss"] = loss.data
+        if self.report_accuracy:
+            logging_output.update(n_correct=logits.argmax(dim=-1).eq(target).sum().item(), total=target.numel())
+        return loss, sample_size, logging_output
+
+    def compute_hinge(self, gates: Dict[int, Tensor], labels: Tensor) -> Tensor:
+        """The hinge at each position, (batch, target length), summed over the regularized layers that ran."""
+        hinge = torch.zeros_like(labels, dtype=torch.float)
+        for layer, gate in gates.items():
+            if layer in self._layers:
+                hinge = hinge + gate_hinge(gate, labels, self.gate_reduction)
+        return hinge
+
+    @classmethod
+    def reduce_metrics(cls, logging_outputs: List[Dict[str, Any]]) -> None:
+        """Aggregate the logs of all batches and workers."""
+        super().reduce_metrics(logging_outputs)
+
+        def log_sum(key: str) -> None:
+            metrics.log_scalar_sum(f"_{key}", sum(log.get(key, 0) for log in logging_outputs))
+
+        def log_ratio(name: str, ratio: Callable[[Callable[[str], float]], float]) -> None:
+            metrics.log_derived(name, lambda meters: round(ratio(lambda key: utils.item(meters[f"_{key}"].sum)), 4))
+
+        def variance(sum_of: Callable[[str], float]) -> float:
+            count = max(sum_of("gate_count"), 1)
+            return sum_of("gate_square_sum") / count - (sum_of("gate_sum") / count) ** 2
+
+        for key in ("gate_sum", "gate_square_sum", "gate_count"):
+            log_sum(key)
+        log_ratio("gate_mean", lambda sum_of: sum_of("gate_sum") / max(sum_of("gate_count"), 1))
+        log_ratio("gate_var", variance)
+        if any("gate_loss" in log for log in logging_outputs):
+            for key in ("gate_loss", "gate_agreeing", "gate_labelled", "sample_size"):
+                log_sum(key)
+            log_ratio("gate_loss", lambda sum_of: sum_of("gate_loss") / sum_of("sample_size"))
+            log_ratio("gate_agreement", lambda sum_of: sum_of("gate_agreeing") / max(sum_of("gate_labelled"), 1))

@@ -1,0 +1,118 @@
+"""The concatenation baseline: the preceding sentence joined before the source, for any model (Tiedemann and Scherrer
+2017)."""
+
+from dataclasses import dataclass, field
+from typing import AbstractSet, Any, Dict, Optional, Sequence, Tuple
+
+import numpy as np
+import torch
+from fairseq.data import LanguagePairDataset
+from fairseq.dataclass import FairseqDataclass
+from torch import Tensor
+
+from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.inter_sentence.preceding_sentences import NONE, PrecedingSentences
+
+
+@dataclass
+class ConcatenatedSentencesConfig(FairseqDataclass):
+    """What the stream adds to the task's options."""
+
+    concatenate_preceding: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "join the preceding sentence and this separator, a word of the source dictionary, before each "
+            "source",
+        },
+    )
+
+
+class ConcatenatedSentences(PrecedingSentences):
+    """Replaces every source by its preceding sentence, a separator and itself, when the dataset is built; a source
+    without one stays as it is. Where that is too long for ``--max-source-positions``, the preceding sentence is cut at
+    its beginning."""
+
+    inputs = ()
+    Config = ConcatenatedSentencesConfig
+
+    def __init__(
+        self, rows: np.ndarray, dataset: LanguagePairDataset, config: Any, sentences: Optional[Sequence[Tensor]] = None
+    ) -> None:
+        super().__init__(rows, dataset, config, sentences)
+        separator = dataset.src_dict.index(config.concatenate_preceding)
+        if separator == dataset.src_dict.unk():
+            raise UserError(
+                f"--concatenate-preceding {config.concatenate_preceding}: the source dictionary does not have this "
+                f"word; </s>, the end of sentence, is in every dictionary"
+            )
+        # The dataset is the one that fairseq has just built for this task: nothing has read its sources yet.
+        word = (config.concatenate_preceding, separator)
+        dataset.src = _Joined(dataset.src, self.sentences, rows, word, config.max_source_positions)
+        dataset.src_sizes = dataset.src.sizes(self.source_lengths, self.preceding_lengths)
+        dataset.sizes = (
+            dataset.src_sizes
+            if dataset.tgt_sizes is None
+            else np.vstack((dataset.src_sizes, np.asarray(dataset.tgt_sizes))).T
+        )
+
+    @classmethod
+    def is_wanted(cls, config: Any, required: AbstractSet[str]) -> bool:
+        return config.concatenate_preceding is not None
+
+    @classmethod
+    def check_models(cls, config: Any, required: AbstractSet[str]) -> None:
+        super().check_models(config, required)
+        if cls.is_wanted(config, required) and cls.name in required:
+            raise UserError(
+                "--concatenate-preceding is for architectures without a gate for the preceding sentence: leave it out"
+            )
+
+    def num_tokens(self, indices: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        return tokens
+
+    def padded_lengths(self, indices: np.ndarray) -> None:
+        return None
+
+    def add_to_batch(self, batch: Dict[str, Any]) -> None:
+        """Nothing: the preceding sentence is in the source."""
+
+
+class _Joined(torch.utils.data.Dataset):
+    def __init__(
+        self, sources: Any, sentences: Any, rows: np.ndarray, separator: Tuple[str, int], max_positions: int
+    ) -> None:
+        self.sources = sources
+        self.sentences = sentences
+        self.rows = rows
+        self.separator_word, self.separator = separator[0], torch.tensor(separator[1:])
+        self.max_positions = max_positions
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def __getitem__(self, index: int) -> Tensor:
+        source = self.sources[index]
+        room = self.room(len(source))
+        if self.rows[index] == NONE or not room:
+            return source
+        preceding = self.sentences[self.rows[index]][:-1]  # without end of sentence
+        return torch.cat([preceding[-room:], self.separator, source])
+
+    def get_original_text(self, index: int) -> str:
+        """The words, which ``--replace-unk`` reads of ``--dataset-impl raw``."""
+        source: str = self.sources.get_original_text(index)
+        room = self.room(len(self.sources[index]))
+        if self.rows[index] == NONE or not room:
+            return source
+        preceding = self.sentences.get_original_text(self.rows[index]).split()
+        return " ".join([*preceding[-room:], self.separator_word, source])
+
+    def room(self, source_length: Any) -> Any:
+        """How many words of the preceding sentence there is room for, beside a source and the separator."""
+        return np.maximum(self.max_positions - source_length - 1, 0)
+
+    def sizes(self, source_lengths: np.ndarray, preceding_lengths: np.ndarray) -> np.ndarray:
+        """The lengths of all, from those of the parts, end of sentence included in each."""
+        room = self.room(source_lengths)
+        added = np.where((self.rows == NONE) | (room == 0), 0, np.minimum(preceding_lengths - 1, room) + 1)
+        return source_lengths + added

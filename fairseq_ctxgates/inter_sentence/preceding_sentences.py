@@ -1,0 +1,175 @@
+"""The preceding source sentence of each sentence ("before-x" in Kuang and Xiong 2018)."""
+
+import logging
+from dataclasses import dataclass, field
+from typing import AbstractSet, Any, ClassVar, Dict, Optional, Sequence, Tuple
+
+import numpy as np
+import torch
+from fairseq.data import LanguagePairDataset, data_utils
+from fairseq.data.indexed_dataset import MMapIndexedDataset
+from fairseq.dataclass import FairseqDataclass
+from torch import Tensor
+
+from fairseq_ctxgates.data.side_stream import SideStream, Split
+from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.inter_sentence.gate import NULL_LENGTH
+
+logger = logging.getLogger(__name__)
+
+NONE = -1
+
+
+@dataclass
+class PrecedingSentencesConfig(FairseqDataclass):
+    """What the stream adds to the task's options."""
+
+    load_preceding_sentences: bool = field(
+        default=False,
+        metadata={"help": "load the preceding sentences that `ctxgates preceding-sentences` found"},
+    )
+    preceding_length_ratio: float = field(
+        default=0.0,
+        metadata={
+            "help": "leave out training sentences whose source and preceding sentence differ more in length than by "
+            "this factor (0: none)"
+        },
+    )
+    preceding_max_length: int = field(
+        default=0,
+        metadata={
+            "help": "leave out training sentences of which source, target or preceding sentence is longer than this, "
+            "in tokens (0: none)"
+        },
+    )
+
+
+class PrecedingSentences(SideStream):
+    """Adds ``net_input["preceding_tokens"]``, (batch, preceding length): the tokens of the preceding source sentence,
+    end of sentence included, and (eos, eos, eos) where there is none; padded on the side the source is padded on.
+
+    A row of the stream is the row of the preceding sentence in the same split, or empty.
+
+    Args:
+        rows: for each sentence the index of the one before it, or ``NONE``
+        sentences: what the indices point to (default: the dataset's sources)
+    """
+
+    name = "preceding"
+    made_by = "ctxgates preceding-sentences {data} -s {source} -t {target} --documents {split}=FILE"
+    sides = ("source",)
+    inputs: ClassVar[Tuple[str, ...]] = ("preceding_tokens",)
+    Config = PrecedingSentencesConfig
+
+    def __init__(
+        self, rows: np.ndarray, dataset: LanguagePairDataset, config: Any, sentences: Optional[Sequence[Tensor]] = None
+    ) -> None:
+        super().__init__(rows, dataset, config)
+        self.sentences = dataset.src if sentences is None else sentences
+        lengths = dataset.src_sizes if sentences is None else list(map(len, sentences))
+        self.null = torch.full((NULL_LENGTH,), dataset.src_dict.eos())
+        self.source_lengths = np.array(dataset.src_sizes)
+        self.preceding_lengths = np.where(rows == NONE, NULL_LENGTH, np.asarray(lengths)[rows])
+
+    @classmethod
+    def is_wanted(cls, config: Any, required: AbstractSet[str]) -> bool:
+        return bool(config.load_preceding_sentences) or cls.name in required
+
+    @classmethod
+    def check_models(cls, config: Any, required: AbstractSet[str]) -> None:
+        """Raise UserError where options about preceding sentences are given to models that read none, or
+        contradict themselves."""
+        if config.num_batch_buckets and cls.is_wanted(config, required):
+            raise UserError("--num-batch-buckets does not go with preceding sentences: leave it out")
+        ratio, max_length = config.preceding_length_ratio, config.preceding_max_length
+        is_used = cls.name in required or config.concatenate_preceding is not None
+        if (ratio or max_length) and not is_used:
+            raise UserError(
+                "--preceding-length-ratio and --preceding-max-length need preceding sentences: an architecture that "
+                "reads them (--arch isg_transformer), or --concatenate-preceding"
+            )
+        if max_length < 0 or ratio < 0 or 0 < ratio < 1:
+            raise UserError(
+                f"--preceding-length-ratio {ratio}, --preceding-max-length {max_length}: the longer is no shorter than "
+                f"the shorter, so a ratio is 1 or more; 0 turns either off"
+            )
+        if config.load_preceding_sentences and cls.name not in required:
+            raise UserError(
+                "--load-preceding-sentences needs an architecture that reads them: --arch isg_transformer, or "
+                "--inter-sentence-gate; for a plain one see --concatenate-preceding"
+            )
+
+    @classmethod
+    def join(cls, parts: Sequence[MMapIndexedDataset], sample_ratios: Sequence[int]) -> np.ndarray:
+        """The row of each sentence's preceding one in the joined dataset, or ``NONE``, (sentences,)."""
+        if len(parts) == 1:
+            return preceding_rows(parts[0])  # fairseq repeats nothing where there is nothing to join
+        joined, start = [], 0
+        for part, repeats in zip(parts, sample_ratios):
+            rows = preceding_rows(part)
+            joined += [np.where(rows == NONE, NONE, rows + start)] * repeats
+            start += len(rows) * repeats
+        return np.concatenate(joined)
+
+    @classmethod
+    def of_lines(cls, dataset: LanguagePairDataset, line_before: Optional[Tensor], config: Any) -> "PrecedingSentences":
+        """Each line follows the one before it; a line after an empty one starts a document."""
+        lines = [dataset.src[0][:0] if line_before is None else line_before, *dataset.src]
+        is_empty = np.array([len(line) <= 1 for line in lines])  # end of sentence at most
+        rows = np.where(is_empty[:-1] | is_empty[1:], NONE, np.arange(len(dataset)))
+        return cls(rows, dataset, config, sentences=lines)
+
+    @classmethod
+    def check_rows(cls, rows: MMapIndexedDataset, split: Split) -> None:
+        """Raise UserError unless every row is empty or names one row before it."""
+        super().check_rows(rows, split)
+        index_path = f"{split.stream_prefix(cls.name)}.idx"
+        if (rows.sizes > 1).any():
+            raise UserError(f"{index_path}: row {np.argmax(rows.sizes > 1) + 1} names more than one preceding sentence")
+        preceding = preceding_rows(rows)
+        wrong = np.flatnonzero((rows.sizes == 1) & ((preceding < 0) | (preceding >= np.arange(len(rows)))))
+        if len(wrong):
+            raise UserError(
+                f"{index_path}: row {wrong[0] + 1} names row {preceding[wrong[0]] + 1} as its preceding sentence, "
+                f"which is not one before it"
+            )
+
+    def is_kept(self) -> Optional[np.ndarray]:
+        """What ``--preceding-length-ratio`` and ``--preceding-max-length`` keep. Lengths are without end of sentence;
+        the ratio is asked of real preceding sentences only, or every document would lose its first sentence."""
+        ratio, max_length = self.config.preceding_length_ratio, self.config.preceding_max_length
+        source, target, preceding = (
+            np.asarray(lengths) - 1 for lengths in (self.source_lengths, self.dataset.tgt_sizes, self.preceding_lengths)
+        )
+        keep = np.ones(len(source), dtype=bool)
+        if ratio:
+            is_similar = np.maximum(source, preceding) <= ratio * np.minimum(source, preceding)
+            keep &= is_similar | (self.rows == NONE)
+        if max_length:
+            keep &= np.maximum(np.maximum(source, target), preceding) <= max_length
+        return keep
+
+    def num_tokens(self, indices: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        """Both sentences go through the encoder: what counts is the two together, or the target where it is longer. The
+        source counts as padded to the longest, so that a batch with all its padding stays below ``--max-tokens``."""
+        return np.maximum(tokens, self.source_lengths[indices].max() + self.preceding_lengths[indices])
+
+    def padded_lengths(self, indices: np.ndarray) -> Optional[np.ndarray]:
+        return self.preceding_lengths[indices]
+
+    def add_to_batch(self, batch: Dict[str, Any]) -> None:
+        batch["net_input"]["preceding_tokens"] = data_utils.collate_tokens(
+            [self.null if row == NONE else self.sentences[row] for row in self.rows[batch["id"].numpy()]],
+            pad_idx=self.dataset.src_dict.pad(),
+            left_pad=self.dataset.left_pad_source,
+        )
+
+
+def preceding_rows(rows: MMapIndexedDataset) -> np.ndarray:
+    """The element of each row of a stream, ``NONE`` where the row is empty."""
+    preceding = np.full(len(rows), NONE, dtype=np.int64)
+    is_preceded = rows.sizes > 0
+    # All at once: rows of no more than one element lie one after the other. Row by row takes a minute for ten million.
+    elements = np.frombuffer(rows._bin_buffer, dtype=rows._index.dtype, count=int(is_preceded.sum()))
+    preceding[is_preceded] = elements
+    return preceding

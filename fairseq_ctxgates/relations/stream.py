@@ -1,0 +1,197 @@
+"""The factual relations of each source sentence (Li et al. 2022)."""
+
+import atexit
+import functools
+import logging
+from dataclasses import dataclass, field
+from typing import AbstractSet, Any, ClassVar, Dict, Optional, Sequence, Tuple
+
+import numpy as np
+import torch
+from fairseq.data import LanguagePairDataset
+from fairseq.data.indexed_dataset import MMapIndexedDataset
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from torch import Tensor
+
+from fairseq_ctxgates.data.side_stream import SideStream, Split
+from fairseq_ctxgates.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+END_OF_TUPLE = -1
+CHECKED_AT_ONCE = 100_000  # rows; all of a large corpus would take gigabytes
+MaskChoice = ChoiceEnum(["pair", "word"])
+
+
+@dataclass
+class RelationsConfig(FairseqDataclass):
+    """What the stream adds to the task's options."""
+
+    load_relations: bool = field(
+        default=False, metadata={"help": "load the relations that `ctxgates relations` extracted"}
+    )
+    relation_mask: Optional[MaskChoice] = field(  # type: ignore[valid-type]
+        default=None,
+        metadata={
+            "help": "which words see each other in the relation encoding: those that stand in one tuple (pair), or all "
+            "that stand in any (word); default: pair in training, then what the model was trained with"
+        },
+    )
+    relation_extractor: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "fairseq-interactive: extract the relations of each line with this extractor of `ctxgates "
+            "relations` (corenlp-openie); default: lines have no relations"
+        },
+    )
+    corenlp_url: Optional[str] = field(
+        default=None,
+        metadata={"help": "the CoreNLP server of --relation-extractor, or several, a,b; default: one is started"},
+    )
+
+
+class Relations(SideStream):
+    """Adds ``net_input["relation_mask"]``, (batch, source length, source length), bool: whether position i may see
+    position j in the relation encoding.
+
+    A row of the stream holds the sentence's tuples (:func:`pack_tuples`).
+    """
+
+    name = "relation"
+    made_by = "ctxgates relations {data} -s {source} -t {target} --extractor corenlp-openie"
+    sides = ("source",)
+    inputs: ClassVar[Tuple[str, ...]] = ("relation_mask",)
+    Config = RelationsConfig
+
+    @classmethod
+    def is_wanted(cls, config: Any, required: AbstractSet[str]) -> bool:
+        return bool(config.load_relations) or cls.name in required
+
+    @classmethod
+    def check_models(cls, config: Any, required: AbstractSet[str]) -> None:
+        """Raise UserError where options about relations are given to models that read none, or contradict others."""
+        if config.load_relations and cls.name not in required:
+            raise UserError(
+                "--load-relations needs an architecture that reads them: --arch fra_transformer, or --relation-fusion"
+            )
+        if config.relation_extractor is not None and cls.name not in required:
+            raise UserError(f"--relation-extractor {config.relation_extractor} needs a model that reads relations")
+        if config.corenlp_url is not None and config.relation_extractor is None:
+            raise UserError(
+                f"--corenlp-url {config.corenlp_url} is the server of an extractor: give --relation-extractor as well"
+            )
+        if cls.name in required and config.concatenate_preceding is not None:
+            raise UserError(
+                "--concatenate-preceding does not go with relations, which are those of one sentence: leave it out"
+            )
+
+    @classmethod
+    def check_rows(cls, rows: MMapIndexedDataset, split: Split) -> None:
+        """Raise UserError unless every row is tuples of positions in its sentence, end of sentence left out."""
+        super().check_rows(rows, split)
+        path = f"{split.stream_prefix(cls.name)}.bin"
+        source = split.load_side(split.source_lang)  # named, because its sizes are gone with it
+        sizes, words = np.asarray(rows.sizes), np.asarray(source.sizes) - 1
+        with open(path, "rb") as stream:
+            for start in range(0, len(sizes), CHECKED_AT_ONCE):
+                part = slice(start, start + CHECKED_AT_ONCE)
+                packed = np.fromfile(stream, dtype=rows._index.dtype, count=int(sizes[part].sum()))
+                wrong = _first_wrong_row(packed, sizes[part], words[part])
+                if wrong is not None:
+                    row = start + wrong
+                    raise UserError(
+                        f"{path}: row {row + 1} holds {rows[row].tolist()}, which are not tuples of positions in its "
+                        f"sentence, from 0 to {words[row] - 1}, with {END_OF_TUPLE} after each"
+                    )
+
+    @classmethod
+    def of_lines(cls, dataset: LanguagePairDataset, line_before: Optional[Tensor], config: Any) -> "Relations":
+        """The relations that ``--relation-extractor`` finds in the lines; without it lines have none."""
+        if config.relation_extractor is None:
+            _warn_that_there_are_none()
+            return cls([pack_tuples([])] * len(dataset), dataset, config)
+        from fairseq_ctxgates.relations.extraction import relations_of_tokens
+
+        symbols = dataset.src_dict.symbols
+        lines = [[symbols[token] for token in line[:-1].tolist()] for line in dataset.src]
+        extractor = _open_extractor(config.relation_extractor, config.source_lang, config.corenlp_url)
+        remove_bpe = "sentencepiece" if config.post_process == "sentencepiece" else "subword_nmt"
+        tuples_of_lines = relations_of_tokens(extractor, lines, remove_bpe)
+        return cls([pack_tuples(tuples) for tuples in tuples_of_lines], dataset, config)
+
+    def add_to_batch(self, batch: Dict[str, Any]) -> None:
+        """Add M of each sentence, (batch, source length, source length), bool, all true where it has no tuples."""
+        tokens = batch["net_input"]["src_tokens"]
+        # Of the batch as it is: sentences may have been cut (--truncate-source), or padded to some multiple.
+        lengths = tokens.ne(self.dataset.src_dict.pad()).sum(dim=1).tolist()
+        size = tokens.size(1)
+        masks = np.ones((len(lengths), size, size), dtype=bool)  # at padding too, so that there is something to see
+        for mask, index, length in zip(masks, batch["id"].tolist(), lengths):
+            start = size - length if self.dataset.left_pad_source else 0
+            place = slice(start, start + length)
+            mask[place, place] = relation_mask(np.asarray(self.rows[index]), length, self.config.relation_mask)
+        batch["net_input"]["relation_mask"] = torch.from_numpy(masks)
+
+
+def _first_wrong_row(packed: np.ndarray, sizes: np.ndarray, words: np.ndarray) -> Optional[int]:
+    """The first of some rows that does not hold tuples of positions in its sentence; None: all do.
+
+    Args:
+        packed: the rows, one after another
+        sizes: of each row
+        words: how many tokens each sentence has without end of sentence
+    """
+    row_of = np.repeat(np.arange(len(sizes)), sizes)
+    is_end = packed == END_OF_TUPLE
+    is_wrong = (packed < END_OF_TUPLE) | (packed >= words[row_of])
+    last = np.cumsum(sizes)[sizes > 0] - 1
+    is_wrong[last] |= ~is_end[last]
+    is_wrong |= is_end & np.concatenate([[True], is_end[:-1]])[: len(is_end)]  # a tuple of no words
+    return int(row_of[np.argmax(is_wrong)]) if is_wrong.any() else None
+
+
+def pack_tuples(tuples: Sequence[Sequence[int]]) -> np.ndarray:
+    """The row of a sentence: the token positions of each tuple, from 0, and after each END_OF_TUPLE; (row length,)
+    int32. Tuples without positions are left out."""
+    packed = [position for positions in tuples if len(positions) for position in (*positions, END_OF_TUPLE)]
+    return np.array(packed, dtype=np.int32)
+
+
+def relation_mask(row: np.ndarray, length: int, kind: Optional[str] = "pair") -> np.ndarray:
+    """Which positions of a sentence may see each other in its relation encoding (Li et al. 2022, section 3.1).
+
+    Args:
+        row: the sentence's tuples, of :func:`pack_tuples`; positions that ``--truncate-source`` has cut off count
+            nothing
+        length: how many tokens there are, end of sentence included
+        kind: ``pair``, which None stands for: i sees j where both stand in one tuple; ``word``: where both stand in any
+
+    Returns:
+        M, (length, length), bool; a position in no tuple sees itself only, as end of sentence does; without tuples
+        every position sees all
+    """
+    is_end = row == END_OF_TUPLE
+    is_word = ~is_end & (row < length - 1)
+    if not is_word.any():
+        return np.ones((length, length), dtype=bool)
+    tuple_of = np.cumsum(is_end)[is_word] * (str(kind) != "word")
+    member = np.zeros((tuple_of.max() + 1, length), dtype=np.float32)
+    member[tuple_of, row[is_word]] = 1
+    mask = member.T @ member > 0
+    np.fill_diagonal(mask, True)
+    return mask
+
+
+@functools.lru_cache(maxsize=None)
+def _open_extractor(name: str, language: str, urls: Optional[str]) -> Any:
+    """The extractor of these options, which lives as long as the process: starting a server takes seconds."""
+    from fairseq_ctxgates.relations.extraction import build_extractor
+
+    extractor = build_extractor(name, language, urls.split(",") if urls else ())
+    atexit.register(extractor.__exit__, None, None, None)
+    return extractor.__enter__()
+
+
+@functools.lru_cache(maxsize=None)
+def _warn_that_there_are_none() -> None:
+    logger.warning("no --relation-extractor is given: every line is taken to have no relations")

@@ -1,0 +1,1 @@
+"""Context-aware smoothing of embeddings (Chen et al. 2017)."""

@@ -1,0 +1,188 @@
+"""Entropy of the attention over preceding sentences, on attention written out by hand and on models whose attention is
+even."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import List, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from fairseq_ctxgates import analysis
+from fairseq_ctxgates.analysis.attention_entropy import (
+    SentenceEntropy,
+    attention_entropy,
+    entropy_figure,
+    summarize,
+    summary_table,
+)
+from fairseq_ctxgates.errors import UserError
+from tests.helpers.corpus import binarize
+from tests.helpers.documents import DOCUMENTS, ISG, TEXT, binarize_documents
+from tests.helpers.fairseq_commands import PLAIN, SMOOTHED, train
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("heads", "bits"),
+    [
+        ([[0.5, 0.25, 0.25, 0.0]], 1.5),
+        ([[0.25, 0.25, 0.25, 0.25]], 2.0),
+        ([[0.0, 0.0, 1.0, 0.0]], 0.0),
+        ([[1 / 3, 1 / 3, 1 / 3, 0.0]], 1.5849625),  # the paper's 1.58: a NULL sentence has three tokens
+        ([[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]], 1.0),  # of the heads' mean
+    ],
+)
+def test_entropy_by_hand(heads: List[List[float]], bits: float) -> None:
+    attention = torch.tensor(heads)[:, None, None]
+    assert attention_entropy(attention).tolist() == [[pytest.approx(bits, abs=1e-6)]]
+
+
+NULL = [
+    SentenceEntropy(1, None, 3, ["a", "</s>"], [2, 3], np.array([[1.5, 1.0], [0.5, 1.0]])),
+    SentenceEntropy(4, None, 3, ["</s>"], [2, 3], np.array([[0.5], [0.0]])),
+]
+ORDINARY = SentenceEntropy(2, "x y z", 4, ["b"], [2, 3], np.array([[2.0], [1.0]]))
+
+
+def test_summary_by_hand() -> None:
+    of_two, of_three, of_all, ordinary_of_two, _, ordinary_of_all = summarize([NULL[0], ORDINARY, NULL[1]])
+    assert (of_two.kind, of_two.layer, of_two.sentences, of_two.target_tokens) == ("NULL", 2, 2, 3)
+    assert of_two.mean_bits == pytest.approx(1.0)
+    assert of_two.standard_deviation == pytest.approx(math.sqrt((0.25 + 0 + 0.25) / 3))
+    assert of_two.share_of_even == pytest.approx(1 / math.log2(3))
+    assert (of_three.layer, of_three.mean_bits) == (3, pytest.approx(0.5))
+    assert (of_all.layer, of_all.mean_bits) == (None, pytest.approx(0.75))
+    assert (ordinary_of_two.kind, ordinary_of_two.share_of_even) == ("ordinary", pytest.approx(1.0))
+    assert (ordinary_of_all.sentences, ordinary_of_all.mean_bits) == (1, pytest.approx(1.5))
+
+
+def test_a_kind_without_sentences_is_shown_as_none() -> None:
+    table = summary_table(summarize(NULL))
+    assert table.rows[-1] == ["ordinary", "all", 0, 0, None, None, None]
+    assert table.text().splitlines()[-1].split() == ["ordinary", "all", "0", "0", "—", "—", "—"]
+
+
+# --- picture ----------------------------------------------------------------------------------------------------------
+
+
+def test_figure_shows_the_curves_and_nothing_overlaps() -> None:
+    tokens = [f"wort{number}@@" for number in range(29)] + ["</s>"]
+    bits = np.stack([np.linspace(0, 2, 30), np.linspace(2, 1, 30)])
+    figure = entropy_figure([NULL[0], SentenceEntropy(7, "the preceding sentence " * 9, 4, tokens, [1, 2], bits)])
+    figure.canvas.draw()
+    first, second = figure.axes
+    assert "after NULL (n = 3)" in first.get_title() and "after “the preceding" in second.get_title()
+    curves = {line.get_label(): line.get_ydata() for line in second.get_lines()}
+    assert set(curves) == {"layer 1", "layer 2", "mean of the layers", "even: log2 n"}
+    np.testing.assert_allclose(curves["layer 2"], bits[1])
+    np.testing.assert_allclose(curves["mean of the layers"], bits.mean(axis=0))
+    np.testing.assert_allclose(curves["even: log2 n"], 2)
+    assert [label.get_text() for label in second.get_xticklabels()] == tokens
+    for axes in (first, second):
+        assert "bits" in axes.get_ylabel()
+        # Labels at an angle of 45 degrees stand clear when they are a line's height apart.
+        places = [axes.transData.transform((place, 0))[0] for place in axes.get_xticks()]
+        height = axes.get_xticklabels()[0].get_size() / 72 * figure.dpi
+        assert min(right - left for left, right in zip(places, places[1:])) > height
+    title = second.title.get_window_extent()
+    assert title.x0 > 0 and title.x1 < figure.bbox.x1
+
+
+# --- command ----------------------------------------------------------------------------------------------------------
+
+
+class Trained(NamedTuple):
+    data: Path
+    folder: Path
+
+    def options(self, arch: str, *more: str) -> List[str]:
+        checkpoint = str(self.folder / arch / "checkpoint_last.pt")
+        return ["attention-entropy", str(self.data), "--path", checkpoint, "--cpu", *more]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Models whose attention over the preceding sentence is even, for its scores are all the same; and a plain one."""
+    folder = tmp_path_factory.mktemp("entropy")
+    data = binarize_documents(folder / "data")
+    rnnsearch = ("--arch", "isg_rnnsearch_tiny", "--load-preceding-sentences", *SMOOTHED)
+    for name, options in (("isg_transformer", ISG), ("isg_rnnsearch", rnnsearch), ("plain", PLAIN)):
+        train(data, folder / name, *options, "--max-update", 1)
+        checkpoint = folder / name / "checkpoint_last.pt"
+        state = torch.load(checkpoint)
+        for parameter, value in state["model"].items():
+            if ".preceding_attn.q_proj." in parameter or parameter.endswith(".preceding_attention.score"):
+                value.zero_()
+        torch.save(state, checkpoint)
+    return Trained(data, folder)
+
+
+@pytest.mark.parametrize(("arch", "layers"), [("isg_transformer", 2), ("isg_rnnsearch", 1)])
+def test_command_on_a_model_whose_attention_is_even(
+    trained: Trained, arch: str, layers: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {option: tmp_path / "new" / f"entropy.{option}" for option in ("json", "csv", "figure")}
+    options = [text for option, path in files.items() for text in (f"--{option}", str(path))]
+    analysis.main(trained.options(arch, "--max-tokens", "40", *options))
+    report = json.loads(files["json"].read_text(encoding="utf-8"))
+    assert report["unit"] == "bits"
+    # Every document's first sentence comes after NULL, every other one after a sentence whose n is its words and eos.
+    lengths = [[len(target.split()) + 1 for _, target in document] for document in TEXT["test"]]
+    expected = {"NULL": sum(document[0] for document in lengths), "ordinary": sum(sum(d[1:]) for d in lengths)}
+    assert len(report["summary"]) == 2 * (layers + (layers > 1))
+    for summary in report["summary"]:
+        assert summary["target_tokens"] == expected[summary["kind"]]
+        assert summary["share_of_even"] == pytest.approx(1, abs=1e-5)
+        if summary["kind"] == "NULL":
+            assert (summary["sentences"], summary["mean_bits"]) == (3, pytest.approx(math.log2(3), abs=1e-5))
+    rows = list(csv.DictReader(files["csv"].read_text(encoding="utf-8").splitlines()))
+    sources = [len(source.split()) + 1 for document in TEXT["test"] for source, _ in document]
+    assert len(rows) == sum(expected.values())
+    for row in rows:
+        n = 3 if row["preceding sentence"] == "NULL" else sources[int(row["sentence"]) - 2]
+        assert int(row["n"]) == n
+        assert float(row[f"entropy of layer {layers} (bits)"]) == pytest.approx(math.log2(n), abs=1e-4)
+    assert [row["token"] for row in rows if row["sentence"] == "2"] == [*TEXT["test"][0][1][1].split(), "</s>"]
+    assert files["figure"].read_bytes().startswith(b"\x89PNG")
+    assert "over the preceding sentences of test" in capsys.readouterr().out
+
+
+def test_under_the_ablation_every_preceding_sentence_is_null(trained: Trained, tmp_path: Path) -> None:
+    options = ("--json", str(tmp_path / "x.json"), "--model-overrides", "{'inter_sentence_ablation': 'null'}")
+    analysis.main(trained.options("isg_transformer", *options))
+    summary = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))["summary"]
+    assert {(entry["kind"], entry["sentences"]) for entry in summary} == {("NULL", 20), ("ordinary", 0)}
+    assert sum(DOCUMENTS["test"]) == 20
+
+
+@pytest.mark.parametrize(
+    ("arch", "options", "message"),
+    [
+        ("plain", (), "plain/checkpoint_last.pt has no inter-sentence gate: train with"),
+        ("isg_transformer", ("--gen-subset", "tset"), "no split 'tset' of de-en: it has train, test, valid"),
+        ("isg_transformer", ("--figure", "x.png", "--sentence", "1", "21"), "--sentence 21: the split has .* 1 to 20"),
+        ("isg_transformer", ("--figure", "/"), "--figure / is a folder"),
+        ("isg_rnnsearch", ("--model-overrides", "{'inter_sentence_ablation': 'random'}"), "ablation 'random' nothing"),
+    ],
+)
+def test_mistakes_are_explained(trained: Trained, arch: str, options: List[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        analysis.main(trained.options(arch, *options))
+
+
+def test_data_without_the_stream(trained: Trained, tmp_path: Path) -> None:
+    pairs = [pair for document in TEXT["test"] for pair in document]
+    data = binarize(tmp_path / "data", {"test": pairs}, "de", "en", joined=True)
+    for lang in ("de", "en"):
+        (data / f"dict.{lang}.txt").write_bytes((trained.data / f"dict.{lang}.txt").read_bytes())
+    options = trained.options("isg_transformer")
+    options[1] = str(data)
+    with pytest.raises(UserError, match="test.preceding.de-en.idx not found; run: ctxgates preceding-sentences"):
+        analysis.main(options)

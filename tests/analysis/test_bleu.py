@@ -1,0 +1,221 @@
+"""BLEU by buckets, and of several systems side by side: worked by hand, beside sacreBLEU, and the commands end to
+end."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+import math
+from argparse import ArgumentTypeError
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sacrebleu
+from sacrebleu.metrics import BLEU, CHRF
+
+from fairseq_ctxgates import analysis
+from fairseq_ctxgates.analysis.bleu_by_unknowns import unknown_words
+from fairseq_ctxgates.analysis.buckets import Buckets, bucket_figure, score_buckets
+from fairseq_ctxgates.analysis.compare import compare, comparison_figure
+from fairseq_ctxgates.errors import UserError
+from tests.helpers.corpus import binarize, make_dictionary
+
+# --- buckets ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_bound_is_the_last_of_its_bucket() -> None:
+    buckets = Buckets.parse("2,3,7")
+    assert buckets.names == ["≤2", "3", "4–7", ">7"]
+    assert [buckets.of(number) for number in (0, 2, 3, 4, 7, 8, 99)] == [0, 0, 1, 2, 2, 3, 3]
+    assert Buckets.parse("0,1,2").names == ["0", "1", "2", ">2"]
+    assert Buckets.parse("5").names == ["≤5", ">5"]
+
+
+@pytest.mark.parametrize("text", ["10,5", "5,5", "-1,2", "a", "", "1,,2", "1.5"])
+def test_a_list_that_is_no_buckets_is_refused(text: str) -> None:
+    with pytest.raises(ArgumentTypeError):
+        Buckets.parse(text)
+
+
+REFERENCE = ["a b c d e", "f g h i j", "k l m n o p q r s t"]
+WORSE = ["a b c d e", "f g h i x", "k l m n o"]
+
+
+def scores_by_hand() -> Any:
+    # Bucket of the first two sentences: 9 of 10 words, 7 of 8 bigrams, 5 of 6 trigrams, 3 of 4 4-grams are right, and
+    # the length is the reference's. Bucket of the third: all n-grams right, 5 words for 10, so the brevity penalty is
+    # exp(1 - 10/5). The last bucket is empty.
+    systems = [("right", REFERENCE), ("worse", WORSE)]
+    return score_buckets(systems, [REFERENCE], [3, 4, 9], Buckets((4, 9)), BLEU(tokenize="none"))
+
+
+def test_bleu_of_each_bucket_worked_by_hand() -> None:
+    scores = scores_by_hand()
+    first = 100 * (9 / 10 * 7 / 8 * 5 / 6 * 3 / 4) ** 0.25
+    assert scores.sentences == [2, 1, 0]
+    assert scores.bleu[0] == [pytest.approx(100), pytest.approx(100), None]
+    assert scores.bleu[1] == [pytest.approx(first), pytest.approx(100 * math.exp(-1)), None]
+    assert scores.differences(1) == [pytest.approx(first - 100), pytest.approx(100 * math.exp(-1) - 100), None]
+    # Together 14 of 15 words, 11 of 12, 8 of 9, 5 of 6, and 15 words for 20.
+    together = 100 * math.exp(1 - 20 / 15) * (14 / 15 * 11 / 12 * 8 / 9 * 5 / 6) ** 0.25
+    assert scores.total == [pytest.approx(100), pytest.approx(together)]
+    assert scores.table("words").rows[2] == [">9", 0, 0.0, None, None, None]
+
+
+def test_the_picture_shows_what_was_computed_and_an_empty_bucket_as_nothing() -> None:
+    scores = scores_by_hand()
+    figure = bucket_figure(scores, "source words", "about")
+    figure.canvas.draw()
+    share, bleu, differences = figure.axes
+    assert [bar.get_height() for bar in share.patches] == [pytest.approx(200 / 3), pytest.approx(100 / 3), 0]
+    assert [bar.get_height() for bar in bleu.patches[:2]] == pytest.approx([100, 100])
+    assert math.isnan(bleu.patches[2].get_height())
+    assert differences.patches[3].get_height() == pytest.approx(scores.differences(1)[0])
+    assert differences.get_xlabel() == "source words"
+    assert [text.get_text() for text in bleu.get_legend().get_texts()] == ["right", "worse"]
+    assert [text.get_text() for text in differences.get_xticklabels()] == ["≤4", "5–9", ">9"]
+
+
+def test_unknown_words_are_those_that_the_dictionary_lacks() -> None:
+    dictionary = make_dictionary(["a b@@ c"])
+    assert unknown_words(["a b@@ c", "a x a", "<unk> y y", ""], dictionary) == [0, 1, 3, 0]
+
+
+# --- commands by bucket -----------------------------------------------------------------------------------------------
+
+SOURCE = ["v w@@ x", "v", "n v n n v v", "w@@ x n"]
+TARGET = ["one two three four", "five six seven eight", "nine ten one two five six", "two three four five"]
+FIRST = ["one two three four", "five six seven", "nine ten two two five six", "two three three five"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory whose test split has the unknown word n, references, and translations as text and as
+    fairseq-generate prints them."""
+    folder = tmp_path_factory.mktemp("bleu")
+    binarize(folder / "data", {"train": [("v w@@ x", "one")], "test": list(zip(SOURCE, TARGET))}, "de", "en")
+    for name, lines in (("test.en", TARGET), ("test.de", SOURCE), ("first.txt", FIRST), ("short.txt", FIRST[:3])):
+        (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    generated = [f"H-{row}\t-0.5\t{TARGET[row].replace('three', 'thr@@ ee')}" for row in (2, 0, 3, 1)]
+    (folder / "second.out").write_text("\n".join(generated), encoding="utf-8")
+    return folder
+
+
+def analyze(what: str, folder: Path, *options: Any) -> Any:
+    """Run an analysis of both systems and return its JSON file."""
+    report = folder / "report.json"
+    systems = ["--sys", folder / "first.txt", folder / "second.out", "--ref", folder / "test.en"]
+    analysis.main([what, *map(str, ["--tokenize", "none", *options, *systems, "--json", report])])
+    return json.loads(report.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("what", "buckets", "sentences"),
+    [
+        # Words: 2, 1, 6, 2, sub-words joined.
+        ("bleu-by-length", "1,2,5", {"≤1": 1, "2": 2, "3–5": 0, ">5": 1}),
+        # n is unknown: 0, 0, 3, 1.
+        ("bleu-by-unknowns", "0,1,2", {"0": 2, "1": 1, "2": 0, ">2": 1}),
+    ],
+)
+def test_command(
+    folder: Path, what: str, buckets: str, sentences: dict[str, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [folder / "table.csv", folder / "buckets.png"]
+    options = ["--buckets", buckets, "--csv", files[0], "--figure", files[1]]
+    report = analyze(what, folder, folder / "data", *options)
+    assert {row["bucket"]: row["sentences"] for row in report["buckets"]} == sentences
+    assert report["all"]["second"] == pytest.approx(100)
+    assert report["all"]["first"] == pytest.approx(sacrebleu.corpus_bleu(FIRST, [TARGET], tokenize="none").score)
+    single = next(row for row in report["buckets"] if row["bucket"].startswith(">"))
+    expected = sacrebleu.corpus_bleu([FIRST[2]], [[TARGET[2]]], tokenize="none").score
+    assert single["bleu"] == {"first": pytest.approx(expected), "second": pytest.approx(100)}
+    with open(files[0], encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [int(row["sentences"]) for row in rows] == [*sentences.values(), 4]
+    assert [row["Δ second"] for row in rows if row["sentences"] == "0"] == [""]
+    assert files[1].read_bytes().startswith(b"\x89PNG")
+    shown = capsys.readouterr().out
+    assert "tok:none" in shown and "—" in shown
+    # The source as text gives the same.
+    again = analyze(what, folder, folder / "data", "--source", folder / "test.de", "--buckets", buckets)
+    assert again["buckets"] == report["buckets"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--sys", "short.txt"], "short.txt has 3 sentences, .*test.en has 4"),
+        (["--ref", "test.en", "short.txt"], "short.txt has 3 sentences, .*test.en has 4"),
+        (["--ref", "short.txt", "--sys", "short.txt"], "test of .*data has 4 sentences, .*short.txt has 3"),
+        (["--source", "short.txt"], "short.txt has 3 sentences, .*test.en has 4"),
+        (["--gen-subset", "tset"], "no split 'tset' of de-en: it has train, test"),
+        (["--source-lang", "fr"], "no data of the language pair fr-en"),
+        (["--sys", "nowhere"], "nowhere not found: check the path"),
+        (["--names", "one"], "--names has 1 names for 2 systems"),
+    ],
+)
+@pytest.mark.parametrize("what", ["bleu-by-length", "bleu-by-unknowns"])
+def test_mistakes_are_explained(
+    folder: Path, what: str, options: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    with pytest.raises(UserError, match=message):
+        analysis.main([what, "data", "--sys", "first.txt", "second.out", "--ref", "test.en", *options])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("MeCab") is not None, reason="the tokenizer is there")
+def test_a_tokenizer_that_is_not_installed_is_explained(folder: Path) -> None:
+    with pytest.raises(UserError, match="--tokenize ja-mecab: .*install"):
+        analyze("compare", folder, "--tokenize", "ja-mecab")
+
+
+def test_buckets_out_of_order_are_wrong_usage(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        analyze("bleu-by-length", folder, folder / "data", "--buckets", "20,10")
+    assert stop.value.code == 2
+    assert "'20,10' must rise from number to number" in capsys.readouterr().err
+
+
+# --- compare ----------------------------------------------------------------------------------------------------------
+
+
+def test_scores_are_those_of_sacrebleu(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [folder / "table.csv", folder / "scores.png"]
+    report = analyze("compare", folder, "--resamples", "100", "--csv", files[0], "--figure", files[1])
+    first, second = report["systems"]
+    assert first["BLEU"]["score"] == pytest.approx(BLEU(tokenize="none").corpus_score(FIRST, [TARGET]).score)
+    assert first["chrF2"]["score"] == pytest.approx(CHRF().corpus_score(FIRST, [TARGET]).score)
+    assert second["BLEU"] == {
+        "score": pytest.approx(100),
+        "mean": pytest.approx(100),
+        "half_width": 0,
+        "p": second["BLEU"]["p"],
+    }
+    assert first["BLEU"]["p"] is None and 0 < second["BLEU"]["p"] < 1
+    assert report["signatures"]["BLEU"].startswith("nrefs:1|bs:100|seed:12345|case:mixed|eff:no|tok:none")
+    assert files[0].read_text(encoding="utf-8").startswith("system,BLEU,± BLEU,p BLEU,chrF2,")
+    assert files[1].read_bytes().startswith(b"\x89PNG")
+    shown = capsys.readouterr().out
+    assert report["signatures"]["chrF2"] in shown and "second" in shown
+
+
+def test_several_references_and_case(folder: Path) -> None:
+    upper = folder / "upper.txt"
+    upper.write_text("\n".join(FIRST).upper(), encoding="utf-8")
+    options = ["--ref", folder / "test.en", upper, "--lowercase"]
+    analysis.main(["compare", "--sys", str(folder / "first.txt"), *map(str, options), "--json", str(folder / "a.json")])
+    (system,) = json.loads((folder / "a.json").read_text(encoding="utf-8"))["systems"]
+    assert system["BLEU"]["score"] == pytest.approx(100)
+
+
+def test_one_system_alone_and_systems_that_are_the_same() -> None:
+    metrics = {"BLEU": BLEU(tokenize="none")}
+    scores = compare([("a", FIRST), ("b", FIRST)], [TARGET], metrics, 50)
+    assert scores.by_metric["BLEU"][1].score == scores.by_metric["BLEU"][0].score
+    assert [score.p for score in scores.by_metric["BLEU"]] == [None, None]
+    figure = comparison_figure(scores, "about")
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
+    assert len(compare([("a", FIRST)], [TARGET], metrics, 50).table().rows) == 1

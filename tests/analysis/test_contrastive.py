@@ -1,0 +1,449 @@
+"""Contrastive scoring: accuracies worked out by hand, the forms of the test sets, scores that are those of the same
+sentences in binarized data, and every mistake in a file named."""
+
+from __future__ import annotations
+
+import csv
+import json
+from argparse import Namespace
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Sequence
+
+import numpy as np
+import pytest
+
+from examples.quickstart import make_corpus, probe
+from fairseq_ctxgates import analysis
+from fairseq_ctxgates.analysis.contrastive import accuracies, accuracy_figure, is_right, text_encoder
+from fairseq_ctxgates.analysis.contrastive_sets import Example, read_parallel, read_test_set
+from fairseq_ctxgates.analysis.inference import Inference
+from fairseq_ctxgates.analysis.scores import token_log_probs
+from fairseq_ctxgates.commands.preceding_sentences import main as preceding_sentences
+from fairseq_ctxgates.errors import UserError
+from tests.helpers.corpus import binarize
+from tests.helpers.documents import ISG, TEXT, binarize_documents
+from tests.helpers.fairseq_commands import PLAIN, SMOOTHED, USER_DIR, run, train
+
+# --- accuracy ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scores", "right"), [([-1, -2, -3], True), ([-2, -1, -3], False), ([-1, -1], False), ([-1, -2, -0.5], False)]
+)
+def test_right_is_higher_than_every_wrong_one(scores: List[float], right: bool) -> None:
+    assert is_right(np.array(scores)) is right
+
+
+def example(wrong: int = 1, **groups: str) -> Example:
+    return Example("somewhere", "s", "", ["t", *["u"] * wrong], groups)
+
+
+EXAMPLES = [example(distance="1"), example(wrong=3, distance="0"), example(distance="1", kind="x"), example()]
+
+
+def test_accuracies_by_hand() -> None:
+    found = accuracies(EXAMPLES, [[True, False, False, True], [True, True, True, True]])
+    assert [(group.name, group.examples, group.chance) for group in found] == [
+        ("all", 4, (0.5 + 0.25 + 0.5 + 0.5) / 4),
+        ("distance 0", 1, 0.25),
+        ("distance 1", 2, 0.5),
+        ("kind x", 1, 0.5),
+    ]
+    assert [group.accuracies[0].value for group in found] == [0.5, 0.0, 0.5, 0.0]
+    assert {group.accuracies[1].value for group in found} == {1.0}
+    overall = found[0].accuracies[0]
+    assert overall.low == 0.0 and overall.high == 1.0  # of four examples, resampled
+
+
+def test_figure_shows_the_accuracies_and_nothing_overlaps() -> None:
+    examples = [example(pronoun=f"it:pronoun{number}") for number in range(12)]
+    groups = accuracies(examples, [[True] * 12, [False] * 12])
+    figure = accuracy_figure(groups, ["isg", "plain"])
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    labels = axes.get_xticklabels()
+    assert [label.get_text() for label in labels][:2] == ["all (12)", "pronoun it:pronoun0 (1)"]
+    series = [bars for bars in axes.containers if hasattr(bars, "patches")]
+    assert [[bar.get_height() for bar in bars] for bars in series] == [[1.0] * 13, [0.0] * 13]
+    assert {text.get_text() for text in axes.get_legend().get_texts()} == {"isg", "plain", "guessing"}
+    places = [axes.transData.transform((place, 0))[0] for place in axes.get_xticks()]
+    height = labels[0].get_size() / 72 * figure.dpi  # labels at an angle of 45 degrees
+    assert min(right - left for left, right in zip(places, places[1:])) > height
+
+
+# --- test sets --------------------------------------------------------------------------------------------------------
+
+
+def write(path: Path, content: Any) -> Path:
+    """A JSON file, or the lines of a text file."""
+    is_text = isinstance(content, list) and all(isinstance(line, str) for line in content)
+    text = "".join(f"{line}\n" for line in content) if is_text else json.dumps(content, indent=1)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+ANAPHORA = {
+    "1": {
+        "src": ["The house is old.", "I like it."],
+        "trg": [
+            {"correct": ["La maison.", "Je l'aime."], "incorrect": ["La maison.", "Je le aime."], "type": "f.sg"},
+            {"semi-correct": ["Le manoir.", "Je le aime."], "incorrect": ["Le manoir.", "Je l'aime."]},
+        ],
+    }
+}
+LEXICAL_CHOICE = {
+    "7": {
+        "type": "disambig",
+        "examples": [
+            {"src": ["New suspects?", "A match!"], "trg": {"correct": ["", "Un 1 !"], "incorrect": ["", "Un 2 !"]}},
+            {"src": ["My lighter.", "A match!"], "trg": {"correct": ["", "Un 2 !"], "incorrect": ["", "Un 1 !"]}},
+        ],
+    }
+}
+
+
+def test_discourse_test_sets(tmp_path: Path) -> None:
+    first, second = read_test_set(write(tmp_path / "anaphora.json", ANAPHORA), None, None, ["en", "fr"])
+    assert (first.preceding, first.source) == ("The house is old.", "I like it.")
+    assert (first.translations, first.groups) == (
+        ["Je l'aime.", "Je le aime."],
+        {"translation": "correct", "type": "f.sg"},
+    )
+    assert (second.translations, second.groups) == (["Je le aime.", "Je l'aime."], {"translation": "semi-correct"})
+    first, second = read_test_set(write(tmp_path / "lexical-choice.json", LEXICAL_CHOICE), None, None, ["en", "fr"])
+    assert (first.preceding, second.preceding) == ("New suspects?", "My lighter.")
+    assert (first.translations, second.translations) == (["Un 1 !", "Un 2 !"], ["Un 2 !", "Un 1 !"])
+    assert first.groups == {"translation": "correct", "type": "disambig"}
+
+
+def entry(segment: int, source: str, *translations: str, distance: Any = 1, **others: Any) -> Dict[str, Any]:
+    """An entry of contrapro.json, with what is read of it and some of the rest."""
+    return {
+        "document id": "6_58_1.de",
+        "segment id": segment,
+        "src segment": source,
+        "ref segment": translations[0],
+        "errors": [{"contrastive": wrong, "type": "pronominal coreference"} for wrong in translations[1:]],
+        "src pronoun": "it",
+        "ref pronoun": "Er",
+        "ante distance": distance,
+        "intrasegmental": None,
+        **others,
+    }
+
+
+CONTRAPRO = [
+    entry(3, "I see it .", "Ich sehe ihn .", "Ich sehe sie .", "Ich sehe es ."),
+    entry(1, "It rains .", "Es regnet .", "Sie regnet .", distance=7, intrasegmental=True),
+]
+SUBTITLES = ["It rains .", "A dog ?", "I see  it .", "Oh ."]
+
+
+def test_contrapro(tmp_path: Path) -> None:
+    path = write(tmp_path / "contrapro.json", CONTRAPRO)
+    (tmp_path / "documents" / "1996").mkdir(parents=True)
+    write(tmp_path / "documents" / "1996" / "6_58_1.en", SUBTITLES)
+    by_example = write(tmp_path / "by-example", ["A dog ?", ""])
+    by_translation = write(tmp_path / "contrapro.context.en", ["A dog ?"] * 3 + [""] * 2)
+    found = [
+        read_test_set(path, preceding, documents, ["en", "de"])
+        for preceding, documents in ((by_example, None), (by_translation, None), (None, tmp_path / "documents"))
+    ]
+    assert found[0] == found[1] == found[2]
+    first, second = found[0]
+    assert (first.source, first.preceding) == ("I see it .", "A dog ?")
+    assert first.translations == ["Ich sehe ihn .", "Ich sehe sie .", "Ich sehe es ."]
+    assert first.groups == {"pronoun": "it:er", "distance": "1"}
+    assert (second.preceding, second.groups["distance"], second.groups["intrasegmental"]) == ("", ">3", "true")
+    assert second.where.endswith("contrapro.json: entry 2")
+
+
+def test_plain_files(tmp_path: Path) -> None:
+    source, reference = write(tmp_path / "src", ["s1", "s2"]), write(tmp_path / "ref", ["t1", "t2"])
+    wrong = [write(tmp_path / "wrong1", ["u1", "u2"]), write(tmp_path / "wrong2", ["", "v2"])]
+    first, second = read_parallel(source, write(tmp_path / "before", ["", "p2"]), reference, wrong)
+    assert (first.source, first.preceding, first.translations) == ("s1", "", ["t1", "u1"])
+    assert (second.source, second.preceding, second.translations) == ("s2", "p2", ["t2", "u2", "v2"])
+    assert [found.preceding for found in read_parallel(source, None, reference, wrong)] == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"1": {\n"src": ["a", "b"],\n"trg" []}}', "test.json: line 3 is not JSON"),
+        ("", "test.json: line 1 is not JSON"),
+        ("[]", "test.json holds no examples"),
+        ("7", "test.json is neither ContraPro's list nor the object"),
+        (json.dumps({"5": {"src": ["a", "b"]}}), "test.json: example 5 has no 'trg'"),
+        (json.dumps({"5": {"src": ["a"], "trg": ANAPHORA["1"]["trg"]}}), "test.json: example 5 has another form"),
+        (json.dumps({"5": ["src"]}), "test.json: example 5 has another form"),
+        (json.dumps([CONTRAPRO[0], {"src segment": "a"}]), "test.json: entry 2 has no 'ref segment'"),
+        (json.dumps([{**CONTRAPRO[0], "src segment": 7}]), "test.json: entry 1 has another form .*7 where a sentence"),
+        (json.dumps([3]), "test.json: entry 1 has another form"),
+        (b"\n\xff", "test.json: line 2 is not UTF-8"),
+        (None, "test.json cannot be read: No such file"),
+    ],
+)
+def test_damaged_json(tmp_path: Path, content: Any, message: str) -> None:
+    path, before = tmp_path / "test.json", None
+    if content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        if content and content[0] == "[":
+            before = write(tmp_path / "before", ["x"] * len(json.loads(content)))
+    with pytest.raises(UserError, match=message):
+        read_test_set(path, before, None, ["en", "de"])
+
+
+def test_what_contrapro_needs(tmp_path: Path) -> None:
+    path = write(tmp_path / "contrapro.json", CONTRAPRO)
+
+    def refused(message: str, preceding: Any = None, documents: Any = None, json_file: Path = path) -> None:
+        with pytest.raises(UserError, match=message):
+            read_test_set(json_file, preceding, documents, ["en", "de"])
+
+    refused("does not have the preceding sentences: give --documents, .*, or --preceding")
+    refused(r"before has 3 lines for 2 examples of 5 translations", preceding=write(tmp_path / "before", ["a"] * 3))
+    refused("--documents .*: there is no .*.en in it", documents=tmp_path)
+    folder = tmp_path / "documents" / "1996"
+    folder.mkdir(parents=True)
+    write(folder / "other.en", SUBTITLES)
+    refused("entry 1: .*6_58_1.en not found", documents=folder.parent)
+    write(folder / "6_58_1.en", SUBTITLES[1:])
+    refused("entry 1: line 3 of .*6_58_1.en is not its source sentence", documents=folder.parent)
+    write(folder / "6_58_1.en", SUBTITLES[:1])
+    refused("entry 1: line 3 of .* is not its source sentence", documents=folder.parent)
+    discourse = write(tmp_path / "anaphora.json", ANAPHORA)
+    refused("has its preceding sentences: leave --preceding", preceding=path, json_file=discourse)
+
+
+# --- models -----------------------------------------------------------------------------------------------------------
+
+
+class Trained(NamedTuple):
+    data: Path
+    folder: Path
+
+    def path(self, model: str) -> str:
+        return str(self.folder / model / "checkpoint_last.pt")
+
+
+MODELS = ("isg", "rnnsearch", "plain", "concatenated", "stock")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Models that read the preceding sentence each in another way, or not at all; one of stock fairseq's own task."""
+    folder = tmp_path_factory.mktemp("contrastive")
+    data = binarize_documents(folder / "data")
+    options: Dict[str, Sequence[str]] = {
+        "isg": ISG,
+        "rnnsearch": ("--arch", "isg_rnnsearch_tiny", "--load-preceding-sentences", *SMOOTHED),
+        "plain": PLAIN,
+        "concatenated": (*PLAIN, "--concatenate-preceding", "</s>"),
+        "stock": (*PLAIN, "--task", "translation"),
+    }
+    for name in MODELS:
+        train(data, folder / name, *options[name], "--max-update", 10, "--no-epoch-checkpoints")
+    return Trained(data, folder)
+
+
+def write_parallel(folder: Path) -> List[str]:
+    """The options that name the test split as plain text, with two wrong translations of each sentence."""
+    documents = TEXT["test"]
+    pairs = [pair for document in documents for pair in document]
+    files = {
+        "source": [source for source, _ in pairs],
+        "preceding": [source for document in documents for source in ["", *(pair[0] for pair in document[:-1])]],
+        "reference": [target for _, target in pairs],
+    }
+    wrong = [[f"{target} z3" for _, target in pairs], [f"z5 {target}" for _, target in pairs]]
+    options = [text for name, lines in files.items() for text in (f"--{name}", str(write(folder / name, lines)))]
+    contrastive = [str(write(folder / f"wrong{number}", lines)) for number, lines in enumerate(wrong)]
+    return [*options, "--contrastive", *contrastive]
+
+
+def contrastive(trained: Trained, models: Sequence[str], *options: Any) -> None:
+    paths = [trained.path(model) for model in models]
+    arguments = ["contrastive", trained.data, "--path", *paths, "--cpu", *options]
+    analysis.main([str(argument) for argument in arguments])
+
+
+@pytest.mark.parametrize("size", [("--batch-size", 7), ("--max-tokens", 30), ()])
+def test_scores_are_those_of_the_binarized_split(trained: Trained, tmp_path: Path, size: Any) -> None:
+    """There the preceding sentences come from the stream, here from the lines."""
+    table = tmp_path / "scores.csv"
+    contrastive(trained, MODELS, *write_parallel(tmp_path), "--csv", table, *size)
+    rows = list(csv.DictReader(table.read_text(encoding="utf-8").splitlines()))
+    assert len(rows) == 20
+    for model in MODELS:
+        inference = Inference(trained.path(model), str(trained.data), cpu=True)
+        expected: Dict[int, float] = {}
+        for batch in inference.batches("test"):
+            expected.update(zip(batch["id"].tolist(), (row.sum() for row in token_log_probs(inference, batch))))
+        for number, row in enumerate(rows):
+            assert float(row[f"{model}: right translation"]) == pytest.approx(expected[number], abs=1e-4)
+    assert rows[3]["example"].endswith("source: line 4")
+
+
+def test_command(trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = {name: tmp_path / "new" / f"accuracy.{name}" for name in ("json", "csv", "figure")}
+    options = [f"--{name}={path}" for name, path in files.items()]
+    contrastive(trained, ("isg", "plain"), *write_parallel(tmp_path), *options, "--names", "with", "without")
+    report = json.loads(files["json"].read_text(encoding="utf-8"))
+    rows = list(csv.DictReader(files["csv"].read_text(encoding="utf-8").splitlines()))
+    (overall,) = report["groups"]
+    assert (overall["number"], overall["chance"], report["score"]) == (20, pytest.approx(1 / 3), "sum")
+    for name in ("with", "without"):
+        right = [float(row[f"{name}: right translation"]) > float(row[f"{name}: best wrong one"]) for row in rows]
+        assert overall["systems"][name]["accuracy"] == sum(right) / 20
+    assert files["figure"].read_bytes().startswith(b"\x89PNG")
+    assert "score: sum of the tokens' log-probabilities" in capsys.readouterr().out
+
+
+def test_normalized_scores_are_means(trained: Trained, tmp_path: Path) -> None:
+    tables = [tmp_path / "sum.csv", tmp_path / "mean.csv"]
+    for table, options in zip(tables, ((), ("--normalize",))):
+        contrastive(trained, ["isg"], *write_parallel(tmp_path), "--names", "isg", "--csv", table, *options)
+    sums, means = (
+        [float(row["isg: right translation"]) for row in csv.DictReader(table.open(encoding="utf-8"))]
+        for table in tables
+    )
+    lengths = [len(target.split()) + 1 for document in TEXT["test"] for _, target in document]
+    assert means == pytest.approx([total / length for total, length in zip(sums, lengths)], abs=1e-5)
+
+
+def test_minimal_pairs_are_a_coin_for_a_model_without_context(trained: Trained, tmp_path: Path) -> None:
+    """The same two translations after two preceding sentences, each right once."""
+    path = write(
+        tmp_path / "pairs.json",
+        {
+            str(number): {
+                "type": "disambig",
+                "examples": [
+                    {"src": [before, f"q{number} q1"], "trg": {"correct": ["", right], "incorrect": ["", wrong]}}
+                    for before, right, wrong in (("q2", "z1", "z2"), ("q5 q6", "z2", "z1"))
+                ],
+            }
+            for number in range(6)
+        },
+    )
+    report = tmp_path / "x.json"
+    contrastive(trained, ["plain", "stock"], "--test-set", path, "--json", report)
+    groups = json.loads(report.read_text(encoding="utf-8"))["groups"]
+    assert [group["examples"] for group in groups] == ["all", "translation correct", "type disambig"]
+    for group in groups:
+        assert {system["accuracy"] for system in group["systems"].values()} == {0.5}
+
+
+def test_text_goes_through_tokenizer_and_subwords(tmp_path: Path) -> None:
+    codes = write(tmp_path / "codes", ["#version: 0.2", "q 1</w>"])
+    options = Namespace(tokenizer="space", bpe="subword_nmt", bpe_codes=str(codes), bpe_separator="@@")
+    assert text_encoder(options, "de")("q1   q2") == "q1 q@@ 2"
+    assert text_encoder(Namespace(tokenizer=None, bpe=None), "de")("q1 q2") == "q1 q2"
+
+
+def test_options_of_the_subwords(trained: Trained, tmp_path: Path) -> None:
+    """With codes that make words whole again, the scores are those without."""
+    merges = [f"{letter} {digit}{end}" for letter in "qz" for digit in range(10) for end in ("", "</w>")]
+    merges += [f"{letter}1 {digit}</w>" for letter in "qz" for digit in range(10)]
+    codes = write(tmp_path / "codes", ["#version: 0.2", *merges])
+    scores = []
+    for name, options in (("without", ()), ("with", ("--bpe", "subword_nmt", "--bpe-codes", codes))):
+        table = tmp_path / f"{name}.csv"
+        contrastive(trained, ["isg"], *write_parallel(tmp_path), "--csv", table, *options)
+        scores.append(table.read_text(encoding="utf-8"))
+    assert scores[0] == scores[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--bpe", "subword_nmt", "--bpe-codes", "missing.codes"], "--bpe subword_nmt: .*missing.codes"),
+        (["--bpe", "subword_nmt"], "--bpe subword_nmt needs --bpe-codes"),
+        (["--documents", "x"], "--documents is for contrapro.json"),
+        (["--test-set", "x.json"], "--source is for plain text: leave it out, or --test-set"),
+        (["--contrastive", "missing"], "missing not found"),
+        (["--names", "a", "b"], "--names has 2 names for 1 systems"),
+    ],
+)
+def test_options_that_do_not_fit(trained: Trained, tmp_path: Path, options: List[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        contrastive(trained, ["isg"], *write_parallel(tmp_path), *options)
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "message"),
+    [
+        ("reference", ["z1"] * 19, "reference has 19 lines, .*source has 20"),
+        ("preceding", ["q1"] * 21, "preceding has 21 lines, .*source has 20"),
+        ("reference", ["z1"] * 5 + [""] + ["z2"] * 14, "reference: line 6 is empty"),
+        ("wrong0", ["z1"] * 20, None),
+        ("source", ["q1 " * 1100] * 20, "source: line 1: a source of 1101 tokens, .*checkpoint_last.pt reads 1024"),
+        ("wrong1", ["z1 " * 1100] * 20, "source: line 1: a translation of 1101 tokens"),
+        ("source", [], "reference has 20 lines, .*source has 0"),
+    ],
+)
+def test_files_that_do_not_fit(trained: Trained, tmp_path: Path, name: str, lines: List[str], message: Any) -> None:
+    options = write_parallel(tmp_path)
+    write(tmp_path / name, lines)
+    if message is None:  # another wrong translation is as good
+        contrastive(trained, ["plain"], *options)
+        return
+    with pytest.raises(UserError, match=message):
+        contrastive(trained, ["plain"], *options)
+
+
+def test_neither_test_set_nor_plain_text(trained: Trained, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"give --test-set, or plain text: .* \(--source is missing\)"):
+        contrastive(trained, ["plain"])
+
+
+# --- the quick start --------------------------------------------------------------------------------------------------
+
+SIZE = (
+    *("--encoder-layers", 2, "--decoder-layers", 2, "--encoder-embed-dim", 64, "--decoder-embed-dim", 64),
+    *("--encoder-ffn-embed-dim", 128, "--decoder-ffn-embed-dim", 128),
+    *("--encoder-attention-heads", 4, "--decoder-attention-heads", 4, "--share-decoder-input-output-embed"),
+)
+TRAINING = (
+    *("--dropout", 0.1, "--optimizer", "adam", "--adam-betas", "(0.9, 0.98)", "--lr", "3e-3", *SMOOTHED),
+    *("--lr-scheduler", "inverse_sqrt", "--warmup-updates", 200, "--batch-size", 64, "--seed", 1, "--cpu"),
+    *("--num-workers", 0, "--disable-validation", "--no-epoch-checkpoints", "--max-update", 450),
+)
+
+
+@pytest.mark.slow
+def test_it_agrees_with_the_quick_starts_probe(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus"
+    make_corpus.main([str(corpus)])
+    files = {"train": "train", "valid": "valid", "test": "probe-preceding"}
+    texts = {
+        name: [(corpus / f"{file}.{extension}").read_text(encoding="utf-8").splitlines() for extension in ("en", "de")]
+        for name, file in files.items()
+    }
+    data = binarize(tmp_path / "data", {name: list(zip(*sides)) for name, sides in texts.items()}, "en", "de")
+    documents = [f"{name}={corpus / file}.docids" for name, file in files.items()]
+    preceding_sentences([str(data), "-s", "en", "-t", "de", "--documents", *documents])
+    task = ("--user-dir", USER_DIR, "--task", "context_translation", "-s", "en", "-t", "de")
+    model = ("--arch", "isg_transformer", "--load-preceding-sentences")
+    run("train", data, *task, *model, *SIZE, *TRAINING, "--save-dir", tmp_path)
+    checkpoint = tmp_path / "checkpoint_last.pt"
+
+    probed = corpus / "probe-preceding.probed.tsv"
+    options: Dict[str, List[str]] = {"source": [], "preceding": [], "reference": [], "contrastive": []}
+    source, target = texts["test"]
+    for row in csv.DictReader(probed.open(encoding="utf-8"), delimiter="\t"):
+        line, words = int(row["line"]) - 1, target[int(row["line"]) - 1].split()
+        words[int(row["position"]) - 1] = row["rival"]
+        for name, text in zip(options, (source[line], source[line - 1], target[line], " ".join(words))):
+            options[name].append(text)
+    given = [text for name, lines in options.items() for text in (f"--{name}", str(write(tmp_path / name, lines)))]
+    report = tmp_path / "x.json"
+    analysis.main(
+        ["contrastive", str(data), "--path", str(checkpoint), "--cpu", *given, "--json", str(report), "--names=x"]
+    )
+    (overall,) = json.loads(report.read_text(encoding="utf-8"))["groups"]
+    right, number = probe.score_probe(Inference(str(checkpoint), str(data), cpu=True), "test", probed)
+    assert overall["number"] == number == 240
+    assert overall["systems"]["x"]["accuracy"] == pytest.approx(right / number, abs=0.02)
+    assert right / number > 0.9

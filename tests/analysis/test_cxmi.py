@@ -1,0 +1,167 @@
+"""Bits that the preceding sentence saves, on scores written out by hand, against fairseq's own scorer, and by the
+command."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple
+
+import numpy as np
+import pytest
+from fairseq.sequence_scorer import SequenceScorer
+
+from fairseq_ctxgates import analysis
+from fairseq_ctxgates.analysis.cxmi import SentenceScores, cxmi_figure, measure, summary_table
+from fairseq_ctxgates.analysis.inference import Inference
+from fairseq_ctxgates.analysis.scores import token_log_probs
+from fairseq_ctxgates.errors import UserError
+from tests.helpers.documents import DOCUMENTS, ISG, TEXT, binarize_documents, write_preceding
+from tests.helpers.fairseq_commands import PLAIN, train, validate
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+FIRST = SentenceScores(1, True, ["a", "</s>"], np.array([-1.0, -1.0]), np.array([-2.0, -3.0]))
+SECOND = SentenceScores(2, False, ["</s>"], np.array([-2.0]), np.array([-2.0]))
+
+
+def test_cxmi_by_hand() -> None:
+    """One and two bits are saved, and none: three in three tokens."""
+    found = measure([FIRST, SECOND], resamples=1000, seed=1)
+    assert (found.sentences, found.target_tokens, found.bits.value) == (2, 3, pytest.approx(1.0))
+    assert found.cross_entropy_with == pytest.approx(4 / 3)
+    assert found.cross_entropy_without == pytest.approx(7 / 3)
+    # A quarter of the resamples hold the second sentence twice, a quarter the first.
+    assert (found.bits.low, found.bits.high) == (pytest.approx(0.0), pytest.approx(1.5))
+
+
+def test_no_sentences() -> None:
+    found = measure([], resamples=10, seed=1)
+    assert summary_table({"without one": found}).text().split()[-6:] == ["one", "0", "0", "—", "—", "—"]
+
+
+def test_figure() -> None:
+    figure = cxmi_figure([FIRST, SECOND], measure([FIRST, SECOND], 10, 1), FIRST)
+    figure.canvas.draw()
+    above, below = figure.axes
+    assert sum(bar.get_height() for bar in above.patches[:40]) == 2
+    assert above.get_lines()[0].get_xdata()[0] == pytest.approx(1.0)
+    assert [bar.get_height() for bar in below.patches] == [1.0, 2.0]
+    assert [label.get_text() for label in below.get_xticklabels()] == ["a", "</s>"]
+    assert "saves 3.00 bits" in below.get_title()
+    assert all("bits" in text for text in (above.get_xlabel(), below.get_ylabel()))
+
+
+# --- models -----------------------------------------------------------------------------------------------------------
+
+
+class Trained(NamedTuple):
+    data: Path
+    folder: Path
+
+    def path(self, model: str) -> str:
+        return str(self.folder / model / "checkpoint_last.pt")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    folder = tmp_path_factory.mktemp("cxmi")
+    data = binarize_documents(folder / "data")
+    concatenated = (*PLAIN, "--concatenate-preceding", "</s>")
+    for name, options in (("isg", ISG), ("plain", PLAIN), ("concatenated", concatenated)):
+        train(data, folder / name, *options, "--max-update", 30, "--no-epoch-checkpoints")
+    # One of stock fairseq's own task.
+    train(data, folder / "stock", *PLAIN, "--task", "translation", "--max-update", 5)
+    return Trained(data, folder)
+
+
+@pytest.mark.parametrize("model", ["isg", "plain", "concatenated", "stock"])
+def test_scores_are_those_of_fairseq(trained: Trained, model: str) -> None:
+    inference = Inference(trained.path(model), str(trained.data), cpu=True)
+    scorer = SequenceScorer(inference.task.target_dictionary)
+    sentences = 0
+    for batch in inference.batches("test", batch_size=6):
+        for found, (expected,) in zip(token_log_probs(inference, batch), scorer.generate([inference.model], batch)):
+            np.testing.assert_allclose(found, expected["positional_scores"].numpy(), rtol=0, atol=1e-5)
+            assert found.mean() == pytest.approx(float(expected["score"]), abs=1e-5)
+            sentences += 1
+    assert sentences == sum(DOCUMENTS["test"])
+
+
+def run(trained: Trained, folder: Path, model: str, *options: Any) -> Dict[str, Any]:
+    """The JSON report of the command, which also writes the other files."""
+    files = [f"--{option}={folder / 'new' / 'cxmi'}.{option}" for option in ("json", "csv", "figure")]
+    arguments = ["cxmi", trained.data, "--path", trained.path(model), "--cpu", *files, *options]
+    analysis.main([str(argument) for argument in arguments])
+    assert (folder / "new" / "cxmi.figure").read_bytes().startswith(b"\x89PNG")
+    report: Dict[str, Any] = json.loads((folder / "new" / "cxmi.json").read_text(encoding="utf-8"))
+    return report
+
+
+def rows_of(folder: Path) -> List[Dict[str, str]]:
+    return list(csv.DictReader((folder / "new" / "cxmi.csv").read_text(encoding="utf-8").splitlines()))
+
+
+NULL = ("--model-overrides", "{'inter_sentence_ablation': 'null'}")
+
+
+def test_the_same_model_without_its_preceding_sentences(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = run(trained, tmp_path, "isg", "--gen-subset", "valid", "--max-tokens", 40)
+    # As fairseq-validate measures the two.
+    entropies = [float(validate(trained.data, trained.path("isg"), *more)["valid_nll_loss"]) for more in ((), NULL)]
+    found = report["all"]
+    assert found["cross_entropy_with"] == pytest.approx(entropies[0], abs=2e-3)
+    assert found["cross_entropy_without"] == pytest.approx(entropies[1], abs=2e-3)
+    assert found["cxmi"] == pytest.approx(found["cross_entropy_without"] - found["cross_entropy_with"], abs=1e-6)
+    assert abs(found["cxmi"]) > 1e-3
+    assert found["cxmi_low"] < found["cxmi"] < found["cxmi_high"]
+    # The first sentences of two documents have none: nothing is saved.
+    assert report["without_one"]["sentences"] == 2
+    assert report["without_one"]["cxmi"] == pytest.approx(0, abs=1e-6)
+    rows = rows_of(tmp_path)
+    assert [row["preceded"] for row in rows] == ["no", *["yes"] * 4] * 2
+    saved = sum(float(row["saved (bits/token)"]) * int(row["target tokens"]) for row in rows)
+    assert saved / found["target_tokens"] == pytest.approx(found["cxmi"], abs=1e-6)
+    assert found["target_tokens"] == sum(
+        len(target.split()) + 1 for document in TEXT["valid"] for _, target in document
+    )
+    assert "CXMI (bits/token)" in capsys.readouterr().out
+
+
+def test_another_model_as_the_baseline(trained: Trained, tmp_path: Path) -> None:
+    report = run(trained, tmp_path, "isg", "--gen-subset", "valid", "--baseline-path", trained.path("plain"))
+    expected = [float(validate(trained.data, trained.path(model))["valid_nll_loss"]) for model in ("isg", "plain")]
+    assert report["all"]["cxmi"] == pytest.approx(expected[1] - expected[0], abs=4e-3)
+
+
+def test_concatenated_sentences(trained: Trained, tmp_path: Path) -> None:
+    """Without: the same model on the sentences alone, as data in which none has a predecessor give them."""
+    found = run(trained, tmp_path, "concatenated", "--gen-subset", "valid")
+    alone = Path(shutil.copytree(trained.data, tmp_path / "alone"))
+    write_preceding(alone, {split: [1] * sum(lengths) for split, lengths in DOCUMENTS.items()})
+    expected = [float(validate(data, trained.path("concatenated"))["valid_nll_loss"]) for data in (trained.data, alone)]
+    assert found["all"]["cross_entropy_with"] == pytest.approx(expected[0], abs=2e-3)
+    assert found["all"]["cross_entropy_without"] == pytest.approx(expected[1], abs=2e-3)
+    assert abs(found["with_a_preceding_sentence"]["cxmi"]) > 1e-3
+    assert found["without_one"]["cxmi"] == pytest.approx(0, abs=1e-6)
+    with pytest.raises(UserError, match="no sentence of valid has a preceding one: there is nothing to draw"):
+        run(Trained(alone, trained.folder), tmp_path, "concatenated", "--gen-subset", "valid")
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        ("plain", (), "plain/checkpoint_last.pt reads no preceding sentence: give --path a model trained with"),
+        ("stock", (), "stock/checkpoint_last.pt reads no preceding sentence"),
+        ("isg", ("--sentence", 21), "--sentence 21: the split has sentences 1 to 20"),
+        ("isg", ("--baseline-path", "missing.pt"), "missing.pt not found: give a checkpoint"),
+        ("isg", ("--gen-subset", "tset"), "no split 'tset'"),
+    ],
+)
+def test_mistakes_are_explained(trained: Trained, tmp_path: Path, model: str, options: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        run(trained, tmp_path, model, *options)

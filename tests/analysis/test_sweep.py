@@ -1,0 +1,119 @@
+"""A sweep over a tiny corpus: real trainings and translations, in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sacrebleu
+
+from fairseq_ctxgates import analysis
+from fairseq_ctxgates.analysis.compare import Score, Scores
+from fairseq_ctxgates.analysis.sweep import runs, sweep_figure
+from fairseq_ctxgates.analysis.systems import read_translations
+from fairseq_ctxgates.errors import UserError
+from tests.helpers import fairseq_commands as commands
+from tests.helpers.corpus import binarize
+
+TRAIN = (*commands.TRAINING, *commands.GATED, "--max-update", "2", "--no-epoch-checkpoints")
+TEST = commands.make_pairs(8, seed=4)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pairs = {"train": commands.make_pairs(32, seed=1), "valid": commands.make_pairs(8, seed=3), "test": TEST}
+    data = binarize(tmp_path_factory.mktemp("sweep") / "data-bin", dict(pairs), "de", "en")
+    commands.write_gate_labels(data)
+    (data / "test.en").write_text("".join(f"{target}\n" for _, target in TEST))
+    return data
+
+
+def sweep(data: Path, save_dir: Path, *options: Any, train: Any = TRAIN) -> Any:
+    """Run the command and return its JSON file."""
+    report = save_dir.parent / "report.json"
+    analysis.main(
+        [
+            *map(str, ["sweep", data, "--save-dir", save_dir, "--ref", data / "test.en", "--tokenize", "none"]),
+            *(["--train", shlex.join(train)] if train else []),
+            *("--gen", shlex.join(commands.DECODING), "--resamples", "20", "--json", str(report), *map(str, options)),
+        ]
+    )
+    return json.loads(report.read_text(encoding="utf-8"))
+
+
+@pytest.mark.slow
+def test_trains_translates_and_compares_what_is_not_there_yet(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ["--option", "regularized-layers", "--values", "2", "--baseline", "--gate-lambda 0"]
+    files = ["--csv", tmp_path / "table.csv", "--figure", tmp_path / "sweep.png"]
+    report = sweep(data, tmp_path / "runs", *settings, *files)
+    assert [system["system"] for system in report["systems"]] == ["baseline", "2"]
+    for system, folder in zip(report["systems"], ("baseline", "regularized-layers=2")):
+        translations = read_translations(tmp_path / "runs" / folder / "test.out")
+        expected = sacrebleu.corpus_bleu(translations, [[target for _, target in TEST]], tokenize="none").score
+        assert system["BLEU"]["score"] == pytest.approx(expected)
+    assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "table.csv").read_text(encoding="utf-8").startswith("--regularized-layers,BLEU,")
+    assert capsys.readouterr().out.count("training ") == 2
+    log = (tmp_path / "runs" / "regularized-layers=2" / "train.log").read_text(encoding="utf-8")
+    assert "'regularized_layers': '2'" in log
+
+    # Again: nothing is trained or translated. Without --train: taken as trained.
+    for train in (TRAIN, None):
+        assert sweep(data, tmp_path / "runs", *settings, train=train)["systems"] == report["systems"]
+        shown = capsys.readouterr().out
+        assert "training " not in shown and "translating " not in shown
+    # With other options what is there would not be what was asked for.
+    with pytest.raises(UserError, match="runs/baseline holds a model that was not trained by fairseq-train"):
+        sweep(data, tmp_path / "runs", *settings, train=(*TRAIN, "--max-epoch", "9"))
+
+
+@pytest.mark.slow
+def test_a_training_that_fails_shows_the_end_of_its_log(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"(?s)failed \(status \d+\).*gate-lambda=x/train.log:\n.*invalid float value"):
+        sweep(data, tmp_path / "runs", "--option", "gate-lambda", "--values", "x")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--values", "1", "1"], "a value is there twice"),
+        (["--values", "a/b"], "'a/b' cannot name a folder"),
+        (["--gen-subset", "tset"], "no split 'tset' of de-en: it has train, test, valid"),
+        (["--gen-subset", "train"], r"test.en has 8 sentences, train of .* has 32"),
+        (["--gen", "'--beam"], "No closing quotation"),
+        ([], r"gate-lambda=0/checkpoint_best.pt not found: give --train"),
+    ],
+)
+def test_mistakes_are_explained(data: Path, tmp_path: Path, options: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        (tmp_path / "runs" / "gate-lambda=0").mkdir(parents=True)
+        if "--gen" in options:
+            (tmp_path / "runs" / "gate-lambda=0" / "checkpoint_best.pt").write_bytes(b"")
+        sweep(data, tmp_path / "runs", "--option", "gate-lambda", "--values", "0", *options, train=None)
+
+
+def test_runs_have_folders_of_their_own() -> None:
+    found = runs("gate-lambda", ["0", "1,3-5"], Path("x"), "--gate-lambda 0 --seed 2")
+    assert [(run.name, list(run.options), str(run.folder)) for run in found] == [
+        ("baseline", ["--gate-lambda", "0", "--seed", "2"], "x/baseline"),
+        ("0", ["--gate-lambda", "0"], "x/gate-lambda=0"),
+        ("1,3-5", ["--gate-lambda", "1,3-5"], "x/gate-lambda=1,3-5"),
+    ]
+
+
+@pytest.mark.parametrize(("names", "places"), [(["0", "0.5", "2"], [0, 0.5, 2]), (["all", "1", "2"], [0, 1, 2])])
+def test_numbers_are_drawn_to_scale_and_other_settings_side_by_side(names: list[str], places: list[float]) -> None:
+    bleu = [Score(30.0 + number, 30.0 + number, 1.0, None) for number in range(4)]
+    scores = Scores(["baseline", *names], {"BLEU": bleu}, {"BLEU": ""})
+    (axes,) = sweep_figure(scores, "gate-lambda", "about").axes
+    dashed = next(line for line in axes.lines if line.get_linestyle() == "--")
+    points = next(line for line in axes.lines if line.get_marker() == "o")
+    assert list(points.get_xdata()) == places
+    assert list(points.get_ydata()) == [31, 32, 33]
+    assert set(dashed.get_ydata()) == {30}
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["baseline", "--gate-lambda"]

@@ -1,0 +1,181 @@
+"""``ctxgates average-checkpoints``: the numbers can be checked with a pencil."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from fairseq import checkpoint_utils, options, tasks
+from fairseq.data import Dictionary
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from omegaconf import OmegaConf
+
+from fairseq_ctxgates.commands.average_checkpoints import average_checkpoints, main
+from fairseq_ctxgates.errors import UserError
+
+
+def save(path, updates=0, **parameters):
+    torch.save({"model": parameters, "extra_state": {"updates": updates}}, path)
+    return path
+
+
+def run(*arguments):
+    main([str(argument) for argument in arguments])
+
+
+def test_the_mean_replaces_the_parameters_and_all_else_is_the_last_checkpoints(tmp_path):
+    first = save(tmp_path / "a.pt", updates=10, weight=torch.tensor([[1.0, 2.0], [3.0, 4.0]]), steps=torch.tensor([10]))
+    last = save(tmp_path / "b.pt", updates=20, weight=torch.tensor([[3.0, 6.0], [3.0, 0.0]]), steps=torch.tensor([20]))
+    run("--inputs", first, last, "--output", tmp_path / "mean.pt")
+    mean = torch.load(tmp_path / "mean.pt")
+    assert mean["model"]["weight"].tolist() == [[2.0, 4.0], [3.0, 2.0]]
+    assert mean["model"]["steps"].tolist() == [20]
+    assert mean["extra_state"] == {"updates": 20}
+
+
+def test_half_precision_does_not_overflow_in_the_sum_and_stays_half_precision(tmp_path):
+    # 3 times 60,000 is more than the largest float16, 65,504.
+    paths = [save(tmp_path / f"{i}.pt", weight=torch.tensor([60000.0]).half()) for i in range(3)]
+    mean = average_checkpoints(paths)["model"]["weight"]
+    assert mean.dtype == torch.float16
+    assert mean.tolist() == [60000.0]
+
+
+def test_shared_embeddings_stay_shared(tmp_path):
+    shared = [torch.tensor([1.0]), torch.tensor([4.0])]
+    paths = [save(tmp_path / f"{i}.pt", encoder=weight, decoder=weight) for i, weight in enumerate(shared)]
+    model = average_checkpoints(paths)["model"]
+    assert model["encoder"].tolist() == [2.5]
+    assert model["encoder"].data_ptr() == model["decoder"].data_ptr()
+
+
+@pytest.mark.parametrize(
+    "arguments, expected",
+    [
+        (["--num-epoch-checkpoints", 2], 9.5),  # 9 and 10: by number, not by name
+        (["--num-epoch-checkpoints", 2, "--checkpoint-upper-bound", 9], 8.5),
+        (["--num-update-checkpoints", 2], 150.0),
+        (["--num-update-checkpoints", 1, "--checkpoint-upper-bound", 150], 100.0),
+    ],
+)
+def test_the_newest_checkpoints_of_a_directory(tmp_path, arguments, expected):
+    for epoch in (8, 9, 10):
+        save(tmp_path / f"checkpoint{epoch}.pt", weight=torch.tensor([float(epoch)]))
+    for update in (50, 100, 200):
+        save(tmp_path / f"checkpoint_3_{update}.pt", weight=torch.tensor([float(update)]))
+    for other in ("checkpoint_best.pt", "checkpoint_last.pt"):
+        save(tmp_path / other, weight=torch.tensor([-1e6]))
+    run("--inputs", tmp_path, "--output", tmp_path / "mean.pt", *arguments)
+    assert torch.load(tmp_path / "mean.pt")["model"]["weight"].tolist() == [expected]
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--num-epoch-checkpoints", 2], "has 1 checkpoints"),
+        (["--num-epoch-checkpoints", 1, "--checkpoint-upper-bound", 4], "has 0 checkpoints .* up to 4"),
+        (["--num-update-checkpoints", 0], "ask for 1 or more"),
+        (["--checkpoint-upper-bound", 4], "--checkpoint-upper-bound needs"),
+        ([], "Is a directory"),
+    ],
+)
+def test_a_request_that_cannot_be_met_is_refused(tmp_path, arguments, message):
+    save(tmp_path / "checkpoint5.pt", weight=torch.tensor([1.0]))
+    with pytest.raises(UserError, match=message):
+        run("--inputs", tmp_path, "--output", tmp_path / "mean.pt", *arguments)
+    assert os.listdir(tmp_path) == ["checkpoint5.pt"]
+
+
+@pytest.mark.parametrize(
+    "other, message",
+    [
+        ({"weight": torch.zeros(2)}, "bias is missing"),
+        ({"weight": torch.zeros(2), "bias": torch.zeros(1), "gate": torch.zeros(1)}, "gate is not in the first"),
+        ({"weight": torch.zeros(3), "bias": torch.zeros(1)}, r"weight has shape \(3,\), in the first \(2,\)"),
+    ],
+)
+def test_checkpoints_of_different_models_are_refused_by_name(tmp_path, other, message):
+    first = save(tmp_path / "first.pt", weight=torch.zeros(2), bias=torch.zeros(1))
+    second = save(tmp_path / "second.pt", **other)
+    with pytest.raises(UserError, match=f"second.pt is a checkpoint of another model than .*first.pt: {message}"):
+        run("--inputs", first, second, "--output", tmp_path / "mean.pt")
+    assert not (tmp_path / "mean.pt").exists()
+
+
+def test_a_full_disk_leaves_the_previous_output_and_nothing_else(tmp_path, monkeypatch):
+    checkpoint = save(tmp_path / "a.pt", weight=torch.zeros(1))
+    output = tmp_path / "mean.pt"
+    output.write_bytes(b"previous")
+
+    def fill_the_disk(state, path):
+        Path(path).write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", fill_the_disk)
+    with pytest.raises(UserError, match="mean.pt could not be written: .*No space left"):
+        run("--inputs", checkpoint, "--output", output)
+    assert output.read_bytes() == b"previous"
+    assert sorted(os.listdir(tmp_path)) == ["a.pt", "mean.pt"]
+
+
+def test_a_damaged_checkpoint_is_refused_by_name(tmp_path):
+    checkpoint = save(tmp_path / "a.pt", weight=torch.zeros(1000))
+    checkpoint.write_bytes(checkpoint.read_bytes()[:2000])
+    with pytest.raises(UserError, match="a.pt is damaged"):
+        run("--inputs", checkpoint, "--output", tmp_path / "mean.pt")
+
+
+def test_a_file_that_is_no_checkpoint_is_refused_by_name(tmp_path):
+    torch.save([1, 2], tmp_path / "list.pt")
+    with pytest.raises(UserError, match="list.pt is not a checkpoint of fairseq"):
+        run("--inputs", tmp_path / "list.pt", "--output", tmp_path / "mean.pt")
+
+
+class Intruder:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.skipif(not hasattr(torch.serialization, "add_safe_globals"), reason="this torch unpickles anything")
+def test_a_checkpoint_with_a_foreign_object_is_refused_and_runs_nothing(tmp_path):
+    torch.save({"model": {}, "extra_state": Intruder(tmp_path / "intruder")}, tmp_path / "a.pt")
+    with pytest.raises(UserError, match="a.pt .*refused"):
+        run("--inputs", tmp_path / "a.pt", "--output", tmp_path / "mean.pt")
+    assert not (tmp_path / "intruder").exists()
+
+
+def test_an_output_folder_that_does_not_exist_is_said_before_anything_is_read(tmp_path):
+    with pytest.raises(UserError, match="nowhere is not a directory"):
+        run("--inputs", tmp_path / "missing.pt", "--output", tmp_path / "nowhere" / "mean.pt")
+
+
+def tiny_transformer(data_dir):
+    """fairseq's configuration, as a checkpoint holds it, and two models of it with different parameters."""
+    for lang in ("de", "en"):
+        Dictionary().save(str(data_dir / f"dict.{lang}.txt"))
+    size = ["--encoder-layers", "1", "--decoder-layers", "1", "--encoder-embed-dim", "8", "--decoder-embed-dim", "8"]
+    heads = ["--encoder-attention-heads", "2", "--decoder-attention-heads", "2"]
+    arguments = [str(data_dir), "-s", "de", "-t", "en", "--arch", "transformer", *size, *heads]
+    config = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), arguments))
+    task = tasks.setup_task(config.task)
+    return OmegaConf.to_container(config, resolve=True, enum_to_str=True), [
+        task.build_model(config.model) for _ in "ab"
+    ]
+
+
+def test_fairseq_loads_the_mean_of_two_of_its_checkpoints(tmp_path):
+    config, models = tiny_transformer(tmp_path)
+    history = [{"optimizer_name": "Adam", "lr_scheduler_state": {}, "num_updates": 1}]
+    rest = {"args": None, "cfg": config, "optimizer_history": history, "extra_state": {"train_iterator": {"epoch": 1}}}
+    for epoch, model in enumerate(models, start=1):
+        torch.save({"model": model.state_dict(), **rest}, tmp_path / f"checkpoint{epoch}.pt")
+    run("--inputs", tmp_path, "--num-epoch-checkpoints", 2, "--output", tmp_path / "mean.pt")
+    (mean,), _, _ = checkpoint_utils.load_model_ensemble_and_task([str(tmp_path / "mean.pt")])
+    name = "decoder.layers.0.fc1.weight"
+    first, second, averaged = (dict(model.named_parameters())[name] for model in (*models, mean))
+    assert not torch.equal(first, second)
+    assert torch.allclose(averaged, (first + second) / 2)

@@ -1,0 +1,266 @@
+"""The command ``ctxgates gate-labels``, on data directories that are in order and on some that are not."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Dict, List, Set
+
+import numpy as np
+import pytest
+from fairseq.data import Dictionary, data_utils
+from fairseq.data.indexed_dataset import MMapIndexedDataset
+
+import fairseq_ctxgates
+from fairseq_ctxgates.commands.gate_labels import get_parser, main, memory_size
+from fairseq_ctxgates.context_gates.gate_labels import IGNORE, GateLabels
+from fairseq_ctxgates.context_gates.pmi import counting, load_labeller
+from fairseq_ctxgates.data.side_stream import find_splits
+from fairseq_ctxgates.errors import UserError
+from tests.commands.test_pmi import LABELS, PAIRS, BruteForce, PMIOptions, random_pairs
+from tests.helpers.corpus import binarize, write_split
+
+SCRIPT = Path(fairseq_ctxgates.__file__).parent.parent / "preprocess" / "gate_labels.py"
+
+
+def run(data: Any, *options: str) -> None:
+    main([str(data), "--source-lang", "de", "--target-lang", "en", *options])
+
+
+def labels_of(folder: Path, split: str = "train", pair: str = "de-en") -> List[List[int]]:
+    return [row.tolist() for row in MMapIndexedDataset(str(folder / f"{split}.gate.{pair}"))]
+
+
+def contents(folder: Path) -> Dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return binarize(tmp_path / "data", {"train": PAIRS, "valid": PAIRS[3:], "valid1": PAIRS[:1]}, "de", "en")
+
+
+def test_labels_every_split_and_keeps_the_tables(data, capsys):
+    before = set(contents(data))
+    run(data)
+    assert [labels_of(data, split) for split in ("train", "valid", "valid1")] == [LABELS, LABELS[3:], LABELS[:1]]
+    streams = {f"{split}.gate.de-en.{end}" for split in ("train", "valid", "valid1") for end in ("bin", "idx", "json")}
+    assert set(contents(data)) - before == streams | {"pmi.bilingual.de-en.npz", "pmi.monolingual.de-en.npz"}
+    stream = GateLabels.load(find_splits(data, "de", "en")[:1], [1], dataset=None, config=None)  # fingerprint and all
+    assert len(stream.rows) == len(PAIRS)
+    assert load_labeller(data, "de", "en").options == PMIOptions()
+
+    printed = capsys.readouterr()
+    assert "bilingual table: 8 distinct pairs, 16 counted" in printed.out
+    assert "monolingual table: 4 distinct pairs, 6 counted" in printed.out
+    shares = {line.split()[0]: line.split()[1:] for line in printed.out.splitlines() if ".gate." in line}
+    assert shares[f"{data}/train.gate.de-en"] == ["10", "90.0%", "10.0%", "0.0%"]
+    assert "pairs/s" in printed.err
+    assert "tokens/s" in printed.err
+
+
+def test_prints_the_most_telling_pairs(tmp_path, capsys):
+    pairs = [("ein hund", "a dog"), ("ein tier", "an animal")] * 10
+    run(binarize(tmp_path, {"train": pairs}, "de", "en"))
+    bilingual, monolingual = capsys.readouterr().out.split("monolingual table")
+    # Z = 80: animal with tier is in 10, each of the two words in 20 pairs: log(80 x 10 / (20 x 20)) = 0.69.
+    assert "  0.69       10 x  animal ~ tier\n" in bilingual
+    assert "10 x  dog after a\n" in monolingual
+
+
+def test_options_are_kept_with_the_labels(data):
+    run(data, "--counts", "frequency", "--strategy", "mean", "--measure", "npmi", "--min-count", "2")
+    options = {"counts": "frequency", "strategy": "mean", "measure": "npmi", "min_count": 2}
+    assert json.loads((data / "valid.gate.de-en.json").read_text())["options"] == options
+    assert load_labeller(data, "de", "en").options == PMIOptions(**options)
+    assert labels_of(data) == BruteForce(PAIRS, PMIOptions(**options)).labels(PAIRS)
+
+
+def test_languages_are_found_and_either_direction_can_be_trained(data):
+    assert data_utils.infer_language_pair(str(data)) == ["de", "en"]
+    main([str(data)])
+    assert labels_of(data) == LABELS
+    main([str(data), "-t", "de"])
+    assert data_utils.infer_language_pair(str(data)) == ["de", "en"]
+    swapped = [(target, source) for source, target in PAIRS]
+    assert labels_of(data, "valid1", "en-de") == BruteForce(swapped, PMIOptions()).labels(swapped[:1])
+    assert labels_of(data) == LABELS
+
+
+def test_one_process_and_two_and_little_memory_give_the_same_bytes(tmp_path):
+    splits = {"train": random_pairs(300, seed=4), "valid": random_pairs(30, seed=5)}
+    found = []
+    for number, options in enumerate(([], ["--workers", "2", "--memory", "4K"], ["--memory", "1"])):
+        folder = binarize(tmp_path / str(number), splits, "de", "en")
+        run(folder, *options)
+        found.append(contents(folder))
+    assert found[0] == found[1] == found[2]
+
+
+def test_several_data_directories_share_one_table(tmp_path):
+    pairs = random_pairs(200, seed=6)
+    whole = binarize(tmp_path / "whole", {"train": pairs}, "de", "en")
+    parts = [tmp_path / "a", tmp_path / "b"]
+    for folder, splits in zip(parts, ({"train": pairs[:90], "train1": pairs[90:120]}, {"train": pairs[120:]})):
+        shutil.copytree(whole, folder)
+        binarize_like(whole, folder, splits)
+    run(whole)
+    run(f"{parts[0]}:{parts[1]}")
+    assert labels_of(parts[0]) + labels_of(parts[0], "train1") + labels_of(parts[1]) == labels_of(whole)
+    assert not list(parts[1].glob("pmi.*"))
+    assert len(load_labeller(parts[0], "de", "en").bilingual.metadata["train"]["train"]) == 2
+
+
+def binarize_like(model: Path, folder: Path, splits: Dict) -> None:
+    """Binarize with the dictionaries of another directory."""
+    for side, lang in enumerate(("de", "en")):
+        words = Dictionary.load(str(model / f"dict.{lang}.txt"))
+        for name, pairs in splits.items():
+            write_split(folder / f"{name}.de-en.{lang}", [pair[side] for pair in pairs], words)
+
+
+def missing_dictionary(data: Path) -> None:
+    (data / "dict.de.txt").unlink()
+
+
+def different_lengths(data: Path) -> None:
+    other = binarize(data.parent / "other", {"valid": PAIRS}, "de", "en")
+    for end in ("bin", "idx"):
+        shutil.copy(other / f"valid.de-en.en.{end}", data)
+
+
+def truncated(data: Path) -> None:
+    path = data / "train.de-en.en.bin"
+    path.write_bytes(path.read_bytes()[:-2])
+
+
+def empty_split(data: Path) -> None:
+    binarize(data.parent / "other", {"train": PAIRS, "valid1": []}, "de", "en")
+    for path in (data.parent / "other").glob("valid1.*"):
+        shutil.copy(path, data)
+
+
+def one_side_only(data: Path) -> None:
+    (data / "valid.de-en.en.idx").unlink()
+
+
+def smaller_dictionary(data: Path) -> None:
+    path = data / "dict.en.txt"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+
+
+def no_training_split(data: Path) -> None:
+    for path in data.glob("train.*"):
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    "damage, message",
+    [
+        (missing_dictionary, r"dict\.de\.txt not found"),
+        (different_lengths, r"valid\.de-en\.de\.bin has 2 sentences, .*valid\.de-en\.en\.bin has 5"),
+        (truncated, r"train\.de-en\.en\.bin is truncated"),
+        (empty_split, r"valid1\.de-en\.de\.bin (is empty|holds no sentence)"),
+        (one_side_only, r"valid\.de-en\.en\.idx not found"),
+        (smaller_dictionary, r"train\.de-en\.en\.bin holds the token id 6, but .*dict\.en\.txt has 6 types"),
+        (no_training_split, r"has no split 'train'.*--train-subset"),
+    ],
+)
+def test_bad_data_is_named_and_nothing_is_written(data, damage, message):
+    damage(data)
+    before = contents(data)
+    with pytest.raises(UserError, match=message):
+        run(data)
+    assert contents(data) == before
+
+
+def test_a_language_pair_or_directory_that_does_not_exist(data, tmp_path):
+    with pytest.raises(UserError, match="no data of the language pair de-fr"):
+        main([str(data), "-s", "de", "-t", "fr"])
+    with pytest.raises(UserError, match="nowhere is not a directory"):
+        main([str(tmp_path / "nowhere")])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="no data of any language pair"):
+        main([str(tmp_path / "empty")])
+
+
+def test_data_directories_with_different_dictionaries(data, tmp_path):
+    other = binarize(tmp_path / "other", {"train": [("e", "w")]}, "de", "en")
+    with pytest.raises(UserError, match=r"other/dict\.de\.txt differs from .*--srcdict"):
+        run(f"{data}:{other}")
+
+
+def names(folder: Path) -> Set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("where", ["count_block", "save_table"])
+def test_a_terminated_run_leaves_nothing_behind(data, monkeypatch, where):
+    before = names(data)
+    monkeypatch.setattr(counting, where, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(SystemExit) as stop:
+        run(data)
+    assert stop.value.code == 128 + signal.SIGTERM
+    assert names(data) == before
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next(data):
+    finished = subprocess.Popen([sys.executable, "-c", ""])
+    finished.wait()
+    left = data / f".pmi.{socket.gethostname()}.{finished.pid}"
+    running = data / f".pmi.{socket.gethostname()}.{os.getppid()}"
+    for folder in (left, running):
+        folder.mkdir()
+        (folder / "source.types").write_bytes(b"half")
+    run(data)
+    assert not left.exists()
+    assert running.exists()
+
+
+def test_full_disk(tmp_path):
+    """Run as a script in a clone, with files limited to 64 kB: says so in one line and removes what it wrote."""
+    folder = binarize(tmp_path, {"train": random_pairs(2000, seed=7, types=400)}, "de", "en")
+    before = contents(folder)
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), str(folder)],
+        env=environment,
+        cwd=str(tmp_path),
+        capture_output=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16)),
+    )
+    assert done.returncode == 1
+    last_line = done.stderr.decode().splitlines()[-1]
+    assert last_line.startswith("error: ")
+    assert last_line.endswith("what was half written is removed")
+    assert contents(folder) == before
+
+
+def test_sizes_and_numbers():
+    assert [memory_size(text) for text in ("4G", "1.5k", "100", "2MiB")] == [4 << 30, 1536, 100, 2 << 20]
+    assert get_parser().parse_args(["data"]).memory == 4 << 30
+    for options in (["--memory", "much"], ["--memory", "0"], ["--workers", "0"], ["--min-count", "-1"]):
+        with pytest.raises(SystemExit):
+            get_parser().parse_args(["data", *options])
+
+
+def test_sentences_without_words_have_labels_too(tmp_path):
+    folder = binarize(tmp_path, {"train": [*PAIRS, ("", ""), ("a", ""), ("", "x")], "valid": [("", "")]}, "de", "en")
+    run(folder)
+    assert labels_of(folder)[5:] == [[IGNORE], [IGNORE], [IGNORE, IGNORE]]
+    assert labels_of(folder, "valid") == [[IGNORE]]
+
+
+def test_data_without_a_single_pair(tmp_path):
+    folder = binarize(tmp_path, {"train": [("a", ""), ("", "x")]}, "de", "en")
+    run(folder)
+    assert labels_of(folder) == [[IGNORE], [IGNORE, IGNORE]]
+    assert not np.isfinite(load_labeller(folder, "de", "en").bilingual.pmi([4], [4])).any()

@@ -1,0 +1,359 @@
+"""Pointwise mutual information: counts, tables and labels, worked by hand and against a plain reading of the paper."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, Dict, List, Sequence, Tuple
+
+import numpy as np
+import pytest
+from fairseq.data import Dictionary
+
+from fairseq_ctxgates.context_gates.gate_labels import IGNORE, SOURCE, TARGET
+from fairseq_ctxgates.context_gates.pmi import (
+    COUNTS,
+    MEASURES,
+    STRATEGIES,
+    GateLabeller,
+    PMIOptions,
+    PMITable,
+    Sentences,
+    count_tables,
+    label_split,
+    load_labeller,
+    table_path,
+)
+from fairseq_ctxgates.data.side_stream import Split, find_splits
+from fairseq_ctxgates.errors import UserError
+from tests.helpers.corpus import Pair, binarize, make_dictionary, write_split
+
+# Sentence   source   target     bilingual pairs         monolingual pairs (word, one before it)
+#    1       a b      x y        x-a x-b y-a y-b         y-x
+#    2       a c      x z        x-a x-c z-a z-c         z-x
+#    3       a b      x y        x-a x-b y-a y-b         y-x
+#    4       c c      z x z      z-c x-c                 x-z z-z z-x
+#    5       b d      y          y-b y-d
+# so that the tables, with their marginals, are
+#         a  b  c  d                     x  z
+#    x    3  2  2  .  | 7           x    .  1  | 1
+#    y    2  3  .  1  | 6           y    2  .  | 2
+#    z    1  .  2  .  | 3           z    2  1  | 3
+#         6  5  4  1  | 16 = Z           4  2  | 6 = Z
+PAIRS = [("a b", "x y"), ("a c", "x z"), ("a b", "x y"), ("c c", "z x z"), ("b d", "y")]
+BILINGUAL = {
+    "x a": math.log(16 * 3 / (7 * 6)),  # log 8/7
+    "x b": math.log(16 * 2 / (7 * 5)),
+    "x c": math.log(16 * 2 / (7 * 4)),  # log 8/7
+    "x d": -math.inf,
+    "y a": math.log(16 * 2 / (6 * 6)),  # log 8/9
+    "y b": math.log(16 * 3 / (6 * 5)),  # log 8/5
+    "y c": -math.inf,
+    "y d": math.log(16 * 1 / (6 * 1)),  # log 8/3
+    "z a": math.log(16 * 1 / (3 * 6)),  # log 8/9
+    "z b": -math.inf,
+    "z c": math.log(16 * 2 / (3 * 4)),  # log 8/3
+}
+MONOLINGUAL = {
+    "x x": -math.inf,
+    "x z": math.log(6 * 1 / (1 * 2)),  # log 3
+    "y x": math.log(6 * 2 / (2 * 4)),  # log 3/2
+    "y y": -math.inf,
+    "z x": math.log(6 * 2 / (3 * 4)),  # log 1
+    "z z": math.log(6 * 1 / (3 * 2)),  # log 1
+}
+# The higher of the two, as equation 7 has it; the last label is that of end of sentence.
+LABELS = [
+    [SOURCE, SOURCE, IGNORE],  # x: 8/7 > nothing; y: max(8/9, 8/5) > 3/2
+    [SOURCE, SOURCE, IGNORE],  # x: 8/7 > nothing; z: max(8/9, 8/3) > 1
+    [SOURCE, SOURCE, IGNORE],
+    [SOURCE, TARGET, SOURCE, IGNORE],  # z: 8/3 > nothing; x: 8/7 < 3; z: 8/3 > max(1, 1)
+    [SOURCE, IGNORE],  # y: max(8/5, 8/3) > nothing
+]
+
+
+def count(folder: Path, **options: Any) -> Tuple[PMITable, PMITable]:
+    return count_tables(training_splits(folder), folder, PMIOptions(**options))
+
+
+def training_splits(folder: Path) -> List[Split]:
+    return [split for split in find_splits(folder, "de", "en") if split.name.startswith("train")]
+
+
+def dictionary(folder: Path, lang: str) -> Dictionary:
+    return Dictionary.load(str(folder / f"dict.{lang}.txt"))
+
+
+def encode(folder: Path, lang: str, words: str) -> np.ndarray:
+    return dictionary(folder, lang).encode_line(words, add_if_not_exist=False).numpy()
+
+
+def look_up(table: PMITable, folder: Path, context_lang: str, pairs: Sequence[str]) -> List[float]:
+    target, context = dictionary(folder, "en"), dictionary(folder, context_lang)
+    split = [pair.split() for pair in pairs]
+    return table.pmi(
+        np.array([target.index(word) for word, _ in split]), np.array([context.index(word) for _, word in split])
+    ).tolist()
+
+
+def rows(labels: np.ndarray, pairs: Sequence[Pair]) -> List[List[int]]:
+    lengths = [len(target.split()) + 1 for _, target in pairs]
+    return [row.tolist() for row in np.split(labels, np.cumsum(lengths)[:-1])]
+
+
+@pytest.fixture(scope="module")
+def by_hand(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return binarize(tmp_path_factory.mktemp("by_hand"), {"train": PAIRS}, "de", "en")
+
+
+def test_tables_worked_by_hand(by_hand):
+    bilingual, monolingual = count(by_hand)
+    assert (len(bilingual), bilingual.total) == (8, 16)
+    assert (len(monolingual), monolingual.total) == (4, 6)
+    assert look_up(bilingual, by_hand, "de", list(BILINGUAL)) == pytest.approx(list(BILINGUAL.values()), abs=1e-15)
+    assert look_up(monolingual, by_hand, "en", list(MONOLINGUAL)) == pytest.approx(
+        list(MONOLINGUAL.values()), abs=1e-15
+    )
+
+
+def test_labels_worked_by_hand(by_hand):
+    count(by_hand)
+    assert rows(label_split(training_splits(by_hand)[0], by_hand), PAIRS) == LABELS
+
+
+def test_labels_of_a_sentence_and_of_words_predicted_in_it(by_hand):
+    labeller = GateLabeller(*count(by_hand))
+    source, target = encode(by_hand, "de", "c c"), encode(by_hand, "en", "z x z")
+    assert labeller.label(source, target).tolist() == LABELS[3]
+    # After the same words stand others: y at the beginning was seen with no c; y after z was not seen either;
+    # x after z and x is explained by z, log 3 > log 8/7.
+    assert labeller.label(source, target, encode(by_hand, "en", "y y x")).tolist() == [IGNORE, IGNORE, TARGET, IGNORE]
+    # y after x: max over a alone, log 8/9 < log 3/2. A word that training never had has no label.
+    source, target = encode(by_hand, "de", "a"), encode(by_hand, "en", "x y new")
+    assert labeller.label(source, target).tolist() == [SOURCE, TARGET, IGNORE, IGNORE]
+    # z was never found with b, but it was after x.
+    assert labeller.label(encode(by_hand, "de", "b"), encode(by_hand, "en", "x z")).tolist() == [SOURCE, TARGET, IGNORE]
+
+
+def test_a_tie_goes_to_the_target(tmp_path):
+    # u is found with the source word p and after the target word v in the same way: 1 of 4 pairs against 1 of 4.
+    folder = binarize(tmp_path, {"train": [("p q", "v u")]}, "de", "en")
+    labeller = GateLabeller(*count(folder))
+    # Bilingual: Z = 4, C(u) = 2, C(p) = 2, C(u, p) = 1: log 1. Monolingual: Z = C(u) = C(v) = C(u, v) = 1: log 1.
+    assert labeller.label(encode(folder, "de", "p q"), encode(folder, "en", "v u")).tolist() == [SOURCE, TARGET, IGNORE]
+
+
+def test_mean_is_taken_over_the_pairs_seen(by_hand):
+    labeller = GateLabeller(*count(by_hand, strategy="mean"))
+    # Sentence 1, y: (log 8/9 + log 8/5) / 2 = log 1.19 < log 3/2, where the maximum said SOURCE. The source word c was
+    # not seen with y, so it changes nothing; a once more does, to log 1.08.
+    for source in ("a b", "a b c", "a b a"):
+        labels = labeller.label(encode(by_hand, "de", source), encode(by_hand, "en", "x y"))
+        assert labels.tolist() == [SOURCE, TARGET, IGNORE]
+    # y with b alone: log 8/5 > log 3/2.
+    labels = labeller.label(encode(by_hand, "de", "c b"), encode(by_hand, "en", "x y"))
+    assert labels.tolist() == [SOURCE, SOURCE, IGNORE]
+
+
+def test_frequencies_of_tokens_in_place_of_marginals(by_hand):
+    bilingual, monolingual = count(by_hand, counts="frequency")
+    # Tokens: a 3, b 3, c 3, d 1; x 4, y 3, z 3. Z stays 16 and 6.
+    assert look_up(bilingual, by_hand, "de", ["x a", "y d", "z b"]) == pytest.approx(
+        [math.log(16 * 3 / (4 * 3)), math.log(16 * 1 / (3 * 1)), -math.inf]
+    )
+    assert look_up(monolingual, by_hand, "en", ["x z", "y x"]) == pytest.approx(
+        [math.log(6 * 1 / (4 * 3)), math.log(6 * 2 / (3 * 4))]
+    )
+
+
+def test_normalized(by_hand, tmp_path):
+    bilingual, _ = count(by_hand, measure="npmi")
+    assert look_up(bilingual, by_hand, "de", ["x a", "y d"]) == pytest.approx(
+        [math.log(8 / 7) / -math.log(3 / 16), math.log(8 / 3) / -math.log(1 / 16)]
+    )
+    folder = binarize(tmp_path, {"train": [("a", "x")]}, "de", "en")
+    assert look_up(count(folder, measure="npmi")[0], folder, "de", ["x a"]) == [1.0]  # P(x, a) = 1
+
+
+def test_min_count_forgets_pairs_but_not_that_they_were_counted(by_hand):
+    bilingual, monolingual = count(by_hand, min_count=2)
+    expected = {**BILINGUAL, "y d": -math.inf, "z a": -math.inf}
+    assert look_up(bilingual, by_hand, "de", list(expected)) == pytest.approx(list(expected.values()))
+    assert look_up(monolingual, by_hand, "en", ["x z", "z z", "z x", "y x"]) == pytest.approx(
+        [-math.inf, -math.inf, 0.0, math.log(3 / 2)]
+    )
+    labeller = GateLabeller(bilingual, monolingual)
+    # Sentence 4, x: nothing is known of x after z any more.
+    labels = labeller.label(encode(by_hand, "de", "c c"), encode(by_hand, "en", "z x z"))
+    assert labels.tolist() == [SOURCE, SOURCE, SOURCE, IGNORE]
+
+
+def test_strongest_pairs(by_hand):
+    bilingual, _ = count(by_hand)
+    target, source = dictionary(by_hand, "en"), dictionary(by_hand, "de")
+    found = [(target[y], source[x], round(math.exp(value) * 3), n) for y, x, value, n in bilingual.strongest(2, 1)]
+    assert found == [("z", "c", 8, 2), ("y", "d", 8, 1)]  # both log 8/3, the more frequent first
+    assert [(target[y], source[x]) for y, x, _, _ in bilingual.strongest(9, 3)] == [("y", "b"), ("x", "a")]
+
+
+def random_pairs(number: int, seed: int, types: int = 30) -> List[Pair]:
+    """Sentences of 0 to 12 words, low numbers being more frequent."""
+    source = random.Random(seed)
+
+    def sentence(letter: str) -> str:
+        words = (int(types * source.random() ** 2) for _ in range(source.randrange(13)))
+        return " ".join(f"{letter}{word}" for word in words)
+
+    return [(sentence("s"), sentence("t")) for _ in range(number)]
+
+
+class BruteForce:
+    """Section 2.3 of the paper, word by word."""
+
+    def __init__(self, pairs: Sequence[Pair], options: PMIOptions) -> None:
+        self.options = options
+        self.bilingual: Counter = Counter()
+        self.monolingual: Counter = Counter()
+        source_tokens: Counter = Counter()
+        target_tokens: Counter = Counter()
+        for source, target in ((source.split(), target.split()) for source, target in pairs):
+            self.bilingual.update(itertools.product(set(target), set(source)))
+            self.monolingual.update({(word, earlier) for i, word in enumerate(target) for earlier in target[:i]})
+            source_tokens.update(source)
+            target_tokens.update(target)
+        self.frequencies = {id(self.bilingual): source_tokens, id(self.monolingual): target_tokens}
+        self.target_tokens = target_tokens
+
+    def pmi(self, table: Counter, word: str, context: str) -> float:
+        pair, total = table[word, context], sum(table.values())
+        if pair < max(self.options.min_count, 1):
+            return -math.inf
+        if self.options.counts == "frequency":
+            row, column = self.target_tokens[word], self.frequencies[id(table)][context]
+        else:
+            row = sum(n for (mu, _), n in table.items() if mu == word)
+            column = sum(n for (_, nu), n in table.items() if nu == context)
+        value = math.log(total * pair / (row * column))
+        return value / -math.log(pair / total) if self.options.measure == "npmi" else value
+
+    def score(self, table: Counter, word: str, context: Sequence[str], known: Dict) -> float:
+        values = []
+        for other in context:
+            key = (id(table), word, other)
+            if key not in known:
+                known[key] = self.pmi(table, word, other)
+            values.append(known[key])
+        seen = [value for value in values if value > -math.inf]
+        if not seen:
+            return -math.inf
+        return sum(seen) / len(seen) if self.options.strategy == "mean" else max(seen)
+
+    def labels(self, pairs: Sequence[Pair]) -> List[List[int]]:
+        known: Dict = {}
+        labels = []
+        for source, target in ((source.split(), target.split()) for source, target in pairs):
+            row = []
+            for i, word in enumerate(target):
+                from_source = self.score(self.bilingual, word, source, known)
+                from_target = self.score(self.monolingual, word, target[:i], known)
+                unseen = from_source == from_target == -math.inf
+                row.append(IGNORE if unseen else SOURCE if from_source > from_target else TARGET)
+            labels.append([*row, IGNORE])
+        return labels
+
+
+@pytest.mark.parametrize("counts, strategy, measure", itertools.product(COUNTS, STRATEGIES, MEASURES))
+def test_agrees_with_brute_force(tmp_path, counts, strategy, measure):
+    train, valid = random_pairs(150, seed=1), random_pairs(50, seed=2)
+    folder = binarize(tmp_path, {"train": train, "valid": valid}, "de", "en")
+    options = PMIOptions(counts, strategy, measure, min_count=2)
+    expected = BruteForce(train, options)
+    bilingual, monolingual = count_tables(training_splits(folder), folder, options)
+    assert bilingual.total == sum(expected.bilingual.values())
+    assert monolingual.total == sum(expected.monolingual.values())
+    assert len(bilingual) == sum(n >= 2 for n in expected.bilingual.values())
+    for split, pairs in zip(find_splits(folder, "de", "en"), (train, valid)):
+        assert rows(label_split(split, folder), pairs) == expected.labels(pairs)
+
+
+def test_same_bytes_whatever_the_number_of_blocks_and_processes(tmp_path):
+    folder = binarize(tmp_path, {"train": random_pairs(400, seed=3)}, "de", "en")
+    split = training_splits(folder)[0]
+    results = []
+    with ProcessPoolExecutor(2) as executor:
+        for resources in ({}, {"memory": 8000}, {"memory": 1, "workers": 2, "executor": executor}):
+            count_tables([split], folder, PMIOptions(), **resources)
+            tables = [table_path(folder, name, "de", "en").read_bytes() for name in ("bilingual", "monolingual")]
+            results.append((*tables, label_split(split, folder, **resources).tobytes()))
+    assert results[0] == results[1] == results[2]
+
+
+def test_a_vocabulary_that_needs_more_than_16_bits(tmp_path):
+    for side, lang in enumerate(("de", "en")):
+        words = make_dictionary([f"unused{number}" for number in range(1 << 16)])
+        for word in ("a", "b", "x", "y", "z", "c", "d"):
+            words.add_symbol(word)
+        words.save(str(tmp_path / f"dict.{lang}.txt"))
+        write_split(tmp_path / f"train.de-en.{lang}", [pair[side] for pair in PAIRS], words)
+    bilingual, monolingual = count(tmp_path)
+    assert bilingual.counts.columns.min() >= 1 << 16
+    assert look_up(bilingual, tmp_path, "de", list(BILINGUAL)) == pytest.approx(list(BILINGUAL.values()))
+    assert look_up(monolingual, tmp_path, "en", list(MONOLINGUAL)) == pytest.approx(list(MONOLINGUAL.values()))
+    assert rows(label_split(training_splits(tmp_path)[0], tmp_path), PAIRS) == LABELS
+
+
+def test_tables_can_be_read_by_numpy_and_scipy(by_hand):
+    scipy_sparse = pytest.importorskip("scipy.sparse")
+    count(by_hand)
+    with np.load(table_path(by_hand, "bilingual", "de", "en"), allow_pickle=False) as arrays:
+        shape = (len(arrays["row_counts"]), len(arrays["column_counts"]))
+        counts = scipy_sparse.csr_matrix((arrays["pair_counts"], arrays["columns"], arrays["row_start"]), shape)
+        assert counts.sum(axis=1).ravel().tolist()[0] == arrays["row_counts"].tolist()
+        assert counts.sum(axis=0).tolist()[0] == arrays["column_counts"].tolist()
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "missing"])
+def test_a_damaged_table_is_refused(by_hand, tmp_path, damage):
+    path = tmp_path / "pmi.bilingual.de-en.npz"
+    count(by_hand)
+    data = bytearray((by_hand / path.name).read_bytes())
+    data[len(data) // 2] ^= damage == "flipped"
+    path.write_bytes(data[: {"truncated": len(data) - 40, "empty": 0}.get(damage)])
+    if damage == "missing":
+        path.unlink()
+    with pytest.raises(UserError, match=r"pmi\.bilingual\.de-en\.npz.*gate-labels"):
+        PMITable.load(path)
+
+
+def test_a_labeller_is_refused_for_other_data(tmp_path):
+    folder = binarize(tmp_path, {"train": PAIRS, "test": PAIRS[:2]}, "de", "en")
+    count(folder)
+    labeller = load_labeller(folder, "de", "en")
+    assert labeller.label(encode(folder, "de", "a b"), encode(folder, "en", "x y")).tolist() == LABELS[0]
+    binarize(folder, {"train": PAIRS[::-1], "test": PAIRS[:2]}, "de", "en")
+    with pytest.raises(UserError, match="other data than .*train holds"):
+        load_labeller(folder, "de", "en")
+    binarize(folder, {"train": [*PAIRS, ("e", "w")], "test": PAIRS[:2]}, "de", "en")
+    with pytest.raises(UserError, match="other dictionaries"):
+        load_labeller(folder, "de", "en")
+
+
+def test_tables_of_different_runs_are_refused(by_hand, tmp_path):
+    count(by_hand)
+    monolingual = table_path(by_hand, "monolingual", "de", "en").read_bytes()
+    count(by_hand, measure="npmi")
+    table_path(by_hand, "monolingual", "de", "en").write_bytes(monolingual)
+    with pytest.raises(UserError, match="not made together"):
+        load_labeller(by_hand, "de", "en")
+
+
+def test_ids_that_the_tables_do_not_have(by_hand):
+    labeller = GateLabeller(*count(by_hand))
+    with pytest.raises(ValueError, match="token ids"):
+        labeller.label_sentences(
+            Sentences(np.array([4]), np.array([0, 1])), Sentences(np.array([99]), np.array([0, 1]))
+        )

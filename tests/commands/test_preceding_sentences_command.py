@@ -1,0 +1,355 @@
+"""The command ``ctxgates preceding-sentences``, on documents that fit the data and on some that do not."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import signal
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence
+
+import numpy as np
+import pytest
+from fairseq.data.indexed_dataset import MMapIndexedDataset
+
+import ctxgates
+from fairseq_ctxgates.commands.preceding_sentences import main
+from fairseq_ctxgates.data.side_stream import SideStreamWriter
+from fairseq_ctxgates.errors import UserError
+from tests.helpers.corpus import binarize
+
+# Documents of three, one and two sentences; and one of two.
+TRAIN = ["a b", "c", "d e f", "a", "b b", "c d"]
+VALID = ["a a", "b"]
+TRAIN_NAMES = ["x", "x", "x", "y", "z", "z"]
+TRAIN_ROWS = [None, 0, 1, None, None, 4]
+TRAIN_TEXT = ["a b", "c", "d e f", "", "a", "", "b b", "c d"]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return make_data(tmp_path / "data", train=TRAIN, valid=VALID)
+
+
+def make_data(folder: Path, **sources: Sequence[str]) -> Path:
+    """A data directory of splits with these sources; each target is "t"."""
+    return binarize(folder, {name: [(source, "t") for source in lines] for name, lines in sources.items()}, "de", "en")
+
+
+def write(path: Path, lines: Sequence[str]) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def run(data: Any, *options: Any) -> None:
+    main([str(data), "--source-lang", "de", "--target-lang", "en", *map(str, options)])
+
+
+def rows_of(folder: Path, split: str = "train", pair: str = "de-en") -> List[Optional[int]]:
+    """What the stream says of each sentence: the row of the one before it, or None."""
+    rows = [row.tolist() for row in MMapIndexedDataset(str(folder / f"{split}.preceding.{pair}"))]
+    assert all(len(row) <= 1 for row in rows)
+    return [row[0] if row else None for row in rows]
+
+
+def contents(folder: Path) -> Dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def reported(output: str) -> Dict[str, List[str]]:
+    """The numbers printed for each stream: sentences, preceded, first, empty."""
+    return {line.split()[0]: line.split()[1:] for line in output.splitlines() if ".preceding." in line}
+
+
+# Documents that fit
+
+
+def test_document_names(data, tmp_path, capsys):
+    before = set(contents(data))
+    train, valid = write(tmp_path / "train.docids", TRAIN_NAMES), write(tmp_path / "valid.docids", ["x", "x"])
+    run(data, "--documents", f"train={train}", f"valid={valid}")
+    assert rows_of(data) == TRAIN_ROWS
+    assert rows_of(data, "valid") == [None, 0]
+    written = {f"{split}.preceding.de-en.{end}" for split in ("train", "valid") for end in ("bin", "idx", "json")}
+    assert set(contents(data)) - before == written
+
+    printed = capsys.readouterr()
+    assert reported(printed.out) == {
+        f"{data}/train.preceding.de-en": ["6", "3", "3", "0"],
+        f"{data}/valid.preceding.de-en": ["2", "1", "1", "0"],
+    }
+    assert "sentences   preceded      first      empty" in printed.out
+    assert "first of their document" in printed.out
+    assert printed.err == ""
+
+
+def test_under_the_name_ctxgates(data, tmp_path):
+    names = write(tmp_path / "train.docids", TRAIN_NAMES)
+    ctxgates.main(["preceding-sentences", str(data), "--documents", f"train={names}"])
+    assert rows_of(data) == TRAIN_ROWS
+
+
+def test_compressed_document_names(data, tmp_path):
+    path = tmp_path / "train.docids.gz"
+    path.write_bytes(gzip.compress("\n".join(TRAIN_NAMES).encode()))  # and no line feed at the end
+    run(data, "--documents", f"train={path}")
+    assert rows_of(data) == TRAIN_ROWS
+
+
+def test_splits_that_are_not_named_get_no_stream(data, tmp_path, capsys):
+    run(data, "--documents", f"train={write(tmp_path / 'train.docids', TRAIN_NAMES)}")
+    assert not list(data.glob("valid.preceding.*"))
+    assert f"{data}/valid: not named, no stream written" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["train.de", "train.de.gz"])
+def test_blank_lines_that_are_no_rows(data, tmp_path, name):
+    write(tmp_path / "train.de", TRAIN_TEXT)
+    (tmp_path / "train.de.gz").write_bytes(gzip.compress((tmp_path / "train.de").read_bytes()))
+    run(data, "--blank-line-separated", f"train={tmp_path / name}")
+    assert rows_of(data) == TRAIN_ROWS
+
+
+@pytest.mark.parametrize("blank", ["", " \t", "\u00a0", "\r"])
+def test_blank_lines_that_are_rows(tmp_path, capsys, blank):
+    """The row after an empty one starts a document, and the empty one has no predecessor."""
+    data = make_data(tmp_path / "data", train=TRAIN_TEXT)
+    text = write(tmp_path / "train.de", [line or blank for line in TRAIN_TEXT])
+    run(data, "--blank-line-separated", f"train={text}")
+    assert rows_of(data) == [None, 0, 1, None, None, None, None, 6]
+    assert reported(capsys.readouterr().out) == {f"{data}/train.preceding.de-en": ["8", "3", "3", "2"]}
+
+
+def test_several_blank_lines_in_a_row(data, tmp_path):
+    text = write(tmp_path / "train.de", ["", "a b", "c", "d e f", "", "", "a", "", "b b", "c d", "", ""])
+    run(data, "--blank-line-separated", f"train={text}")
+    assert rows_of(data) == TRAIN_ROWS
+
+
+def test_text_without_blank_lines_is_one_document(data, tmp_path):
+    run(data, "--blank-line-separated", f"train={write(tmp_path / 'train.de', TRAIN)}")
+    assert rows_of(data) == [None, 0, 1, 2, 3, 4]
+
+
+def test_one_document(data, capsys):
+    run(data, "--one-document")
+    assert rows_of(data) == [None, 0, 1, 2, 3, 4]
+    assert rows_of(data, "valid") == [None, 0]
+    assert "not named" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "documents", [("--one-document",), ("--documents", "train={path}")], ids=lambda options: options[0]
+)
+def test_an_empty_row_ends_a_document(tmp_path, capsys, documents):
+    data = make_data(tmp_path / "data", train=["a", "b", "", "c", "d", ""])
+    path = write(tmp_path / "train.docids", ["x"] * 6)
+    run(data, *(option.format(path=path) for option in documents))
+    assert rows_of(data) == [None, 0, None, None, 3, None]
+    assert reported(capsys.readouterr().out) == {f"{data}/train.preceding.de-en": ["6", "2", "2", "2"]}
+
+
+def test_a_split_of_single_sentences(tmp_path):
+    """Every row of the stream is empty: nothing to map into memory."""
+    data = make_data(tmp_path / "data", train=TRAIN)
+    run(data, "--documents", f"train={write(tmp_path / 'train.docids', list('uvwxyz'))}")
+    assert rows_of(data) == [None] * 6
+
+
+def test_several_data_directories(data, tmp_path, capsys):
+    other = make_data(tmp_path / "other", train=["a", "b", "c"], train1=["a"])
+    first, second = write(tmp_path / "1", TRAIN_NAMES), write(tmp_path / "2", ["x", "y", "y"])
+    run(f"{data}:{other}", "--documents", f"train={first}:{second}")
+    assert rows_of(data) == TRAIN_ROWS
+    assert rows_of(other) == [None, None, 1]
+    printed = capsys.readouterr().out
+    assert set(reported(printed)) == {f"{folder}/train.preceding.de-en" for folder in (data, other)}
+    assert f"{data}/valid: not named" in printed
+    assert f"{other}/train1: not named" in printed
+
+
+def test_one_document_in_several_data_directories(data, tmp_path):
+    other = make_data(tmp_path / "other", train=["a", "b", "c"], train1=["a"])
+    run(f"{data}:{other}", "--one-document")
+    assert rows_of(data, "valid") == [None, 0]
+    assert rows_of(other) == [None, 0, 1]
+    assert rows_of(other, "train1") == [None]
+
+
+def test_documents_that_come_back(data, tmp_path, capsys):
+    path = write(tmp_path / "train.docids", ["x", "x", "y", "x", "z", "y"])
+    run(data, "--documents", f"train={path}")
+    assert rows_of(data) == [None, 0, None, None, None, None]
+    warning = capsys.readouterr().err
+    assert warning.startswith(f"warning: {path}: 2 documents come back")
+    assert "'x'" in warning
+    assert "document order" in warning
+
+
+def test_languages_are_found_and_either_direction_can_be_trained(data, tmp_path):
+    names = write(tmp_path / "train.docids", TRAIN_NAMES)
+    main([str(data), "--documents", f"train={names}"])
+    assert rows_of(data) == TRAIN_ROWS
+    # The other direction: targets are the sources, and none of them is empty.
+    main([str(data), "-t", "de", "--documents", f"train={names}"])
+    assert rows_of(data, pair="en-de") == TRAIN_ROWS
+
+
+def test_the_empty_rows_are_those_of_the_source(tmp_path):
+    data = binarize(tmp_path / "data", {"train": [("a", "t"), ("", "t"), ("a", "")]}, "de", "en")
+    run(data, "--one-document")
+    assert rows_of(data) == [None, None, None]
+    main([str(data), "-s", "en", "-t", "de", "--one-document"])
+    assert rows_of(data, pair="en-de") == [None, 0, None]
+
+
+# Documents that do not fit: a message, and nothing written. The file of the valid split is in order.
+
+
+def refused(data: Any, folder: Path, message: str, *options: Any) -> None:
+    before = contents(folder)
+    with pytest.raises(UserError, match=message):
+        run(data, *options)
+    assert contents(folder) == before
+
+
+def refused_names(data: Path, names: Path, message: str) -> None:
+    valid = write(data.parent / "valid.docids", ["x", "x"])
+    refused(data, data, message, "--documents", f"valid={valid}", f"train={names}")
+
+
+@pytest.mark.parametrize("names", [TRAIN_NAMES[:-1], [*TRAIN_NAMES, "z"], []], ids=["short", "long", "empty"])
+def test_names_of_another_length_than_the_split(data, tmp_path, names):
+    path = write(tmp_path / "train.docids", names)
+    refused_names(data, path, rf"{path} names the documents of {len(names)} sentences, but .*data/train has 6.*beside")
+
+
+def test_an_empty_name(data, tmp_path):
+    path = write(tmp_path / "train.docids", [*TRAIN_NAMES[:4], " ", "z"])
+    refused_names(data, path, rf"{path}, line 5: no document is named.*name")
+
+
+def test_a_file_that_is_not_there(data, tmp_path):
+    refused_names(data, tmp_path / "nowhere", rf"{tmp_path / 'nowhere'} not found.*check the path")
+
+
+def test_a_folder_in_place_of_a_file(data, tmp_path):
+    refused_names(data, tmp_path, rf"{tmp_path}: .*directory")
+
+
+def test_text_that_is_not_utf8(data, tmp_path):
+    path = tmp_path / "train.docids"
+    path.write_bytes("x\nx\nMünchen\ny\nz\nz\n".encode("latin-1"))
+    refused_names(data, path, rf"{path}, line 3: not text in UTF-8.*convert")
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda whole: b"x\n" * 6, lambda whole: whole[:-9], lambda whole: whole[:12] + b"\xff" * 9]
+)
+def test_a_damaged_compressed_file(data, tmp_path, damage):
+    path = tmp_path / "train.docids.gz"
+    path.write_bytes(damage(gzip.compress("\n".join(TRAIN_NAMES).encode())))
+    refused_names(data, path, rf"{path} .*gzip.*again")
+
+
+def refused_text(data: Path, lines: Sequence[str], message: str) -> None:
+    valid = write(data.parent / "valid.de", VALID)
+    text = write(data.parent / "train.de", lines)
+    refused(data, data, message, "--blank-line-separated", f"valid={valid}", f"train={text}")
+
+
+@pytest.mark.parametrize("lines", [[*TRAIN_TEXT, "a"], TRAIN_TEXT[1:], []], ids=["more", "fewer", "none"])
+def test_text_whose_number_of_sentences_does_not_fit(data, lines):
+    sentences = sum(map(bool, lines))
+    path = data.parent / "train.de"
+    message = (
+        f"{path} has {sentences} sentences and {len(lines) - sentences} blank lines, but .*data/train has 6 .*give"
+    )
+    refused_text(data, lines, message)
+
+
+def test_blank_lines_at_other_places_than_the_empty_rows(tmp_path):
+    data = make_data(tmp_path / "data", train=TRAIN_TEXT, valid=VALID)
+    path = tmp_path / "train.de"
+    refused_text(
+        data, ["a b", "c", "", "d e f", "a", "", "b b", "c d"], rf"{path}, line 3: blank in one.*give the text"
+    )
+
+
+def test_blank_lines_in_place_of_sentences(data, tmp_path):
+    """As many lines as rows, two of them blank: this cannot be the text that was binarized."""
+    refused_text(data, ["a b", "", "d e f", "", "b b", "c d"], "train.de, line 2: blank in one")
+
+
+def test_a_split_that_is_not_there(data, tmp_path):
+    path = write(tmp_path / "train.docids", TRAIN_NAMES)
+    message = "--documents test: .*data has no such split; it has train, valid"
+    refused(data, data, message, "--documents", f"train={path}", f"test={path}")
+
+
+def test_a_split_named_twice(data, tmp_path):
+    path = write(tmp_path / "train.docids", TRAIN_NAMES)
+    refused(data, data, "--documents names train twice", "--documents", f"train={path}", f"train={path}")
+
+
+@pytest.mark.parametrize("files", [1, 3])
+def test_another_number_of_files_than_of_data_directories(data, tmp_path, files):
+    other = make_data(tmp_path / "other", train=TRAIN)
+    path = write(tmp_path / "train.docids", TRAIN_NAMES)
+    message = f"--documents train: {files} files for 2 data directories"
+    refused(f"{data}:{other}", tmp_path / "other", message, "--documents", f"train={':'.join([str(path)] * files)}")
+
+
+@pytest.mark.parametrize("file", ["dict.de.txt", "train.de-en.de.bin"])
+def test_damage_in_the_second_data_directory(data, tmp_path, file):
+    """Everything is checked before anything is written, also in the first."""
+    other = make_data(tmp_path / "other", train=TRAIN)
+    (other / file).unlink()
+    refused(f"{data}:{other}", data, f"other/{file} not found", "--one-document")
+
+
+def test_no_such_directory_or_language(data, tmp_path):
+    refused(f"{data}:{tmp_path / 'nowhere'}", data, "nowhere is not a directory.*--destdir", "--one-document")
+    with pytest.raises(UserError, match="nowhere is not a directory.*--destdir"):
+        main([str(tmp_path / "nowhere"), "--one-document"])
+    with pytest.raises(UserError, match="no data of the language pair de-fr.*--target-lang"):
+        main([str(data), "-s", "de", "-t", "fr", "--one-document"])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--documents",),
+        ("--documents", "train.docids"),
+        ("--documents", "train="),
+        ("--one-document", "--documents", "a=b"),
+    ],
+    ids=" ".join,
+)
+def test_options_that_say_nothing_of_the_documents(data, capsys, options):
+    with pytest.raises(SystemExit):
+        run(data, *options)
+    assert "--documents" in capsys.readouterr().err
+
+
+# Interrupted writing
+
+
+@pytest.mark.parametrize("stop", ["kill", "full disk"])
+def test_interrupted_writing_leaves_the_old_stream(data, tmp_path, monkeypatch, stop):
+    run(data, "--documents", f"train={write(tmp_path / 'train.docids', TRAIN_NAMES)}")
+    before = contents(data)
+
+    def add(writer: SideStreamWriter, row: np.ndarray) -> None:
+        if stop == "full disk":
+            raise OSError(28, "No space left on device")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(SideStreamWriter, "add", add)
+    with pytest.raises(UserError if stop == "full disk" else SystemExit) as error:
+        run(data, "--one-document")
+    if stop == "full disk":
+        assert str(error.value) == "No space left on device; what was half written is removed"
+    assert contents(data) == before
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

@@ -1,0 +1,426 @@
+"""``ctxgates relations`` without CoreNLP: what it reads, writes, prints and refuses; and how it goes on."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any, Dict, List, Sequence, Tuple
+
+import numpy as np
+import pytest
+
+import ctxgates
+from fairseq_ctxgates.commands.relations import main
+from fairseq_ctxgates.data.side_stream import SideStreamWriter, load_rows
+from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.relations.extraction import RelationExtractor, RelationTuple, shards
+from fairseq_ctxgates.relations.extraction.extractor import NotParsed
+from fairseq_ctxgates.relations.stream import END_OF_TUPLE
+from tests.helpers.corpus import binarize
+
+SOURCES = [
+    "the f@@ arm@@ ers buy l@@ amps .",
+    "",
+    "rain falls .",
+    "the f@@ arm@@ ers buy l@@ amps .",
+    "&quot; no &quot;",
+]
+VALID = ["rain falls .", "BAD words here .", "they buy lamps ."]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return make_data(tmp_path / "data", train=SOURCES, valid=VALID)
+
+
+def make_data(folder: Path, **sources: Sequence[str]) -> Path:
+    """A data directory of splits with these sources; the words of all are known."""
+    splits = {name: [(source, "t") for source in lines] for name, lines in sources.items()}
+    everything = [pair for pairs in splits.values() for pair in pairs]
+    binarize(folder, {**splits, "train-words": everything}, "de", "en")
+    for path in folder.glob("train-words.*"):
+        path.unlink()
+    return folder
+
+
+class FirstAndLast(RelationExtractor):
+    """Of each sentence of three words and more: the first, the second, and all but the last one after it."""
+
+    def __init__(self) -> None:
+        self.sent: List[str] = []
+        self.is_closed = False
+
+    def parse(self, sentences: Sequence[Sequence[str]]) -> List[Tuple[List[str], List[RelationTuple]]]:
+        if any("BAD" in words for words in sentences):
+            raise NotParsed("bad")
+        self.sent += [" ".join(words) for words in sentences]
+        return [
+            (list(words), [RelationTuple([0], [1], list(range(2, len(words) - 1)))] if len(words) > 2 else [])
+            for words in sentences
+        ]
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.fixture
+def parser(monkeypatch: pytest.MonkeyPatch) -> FirstAndLast:
+    """In place of the extractors by name."""
+    made = FirstAndLast()
+    monkeypatch.setattr(shards, "build_extractor", lambda *arguments: made)
+    monkeypatch.setattr(shards, "SHARD_SENTENCES", 2)
+    return made
+
+
+def run(data: Any, *options: Any) -> None:
+    main([str(data), "--source-lang", "de", "--target-lang", "en", *map(str, options)])
+
+
+def tuples_of(folder: Path, split: str = "train", pair: str = "de-en") -> List[List[List[int]]]:
+    """The groups of token positions of each row of a stream."""
+    found = []
+    for row in load_rows(folder / f"{split}.relation.{pair}"):
+        groups: List[List[int]] = [[]]
+        for number in row.tolist():
+            if number == END_OF_TUPLE:
+                groups.append([])
+            else:
+                groups[-1].append(number)
+        found.append(groups[:-1])
+    return found
+
+
+def contents(folder: Path) -> Dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def reported(output: str) -> Dict[str, List[str]]:
+    """The numbers printed for each stream."""
+    return {line.split()[0].split("/")[-1]: line.split()[1:] for line in output.splitlines() if ".relation." in line}
+
+
+# Extraction
+
+TRAIN_TUPLES = [[[0, 1, 2, 3, 4, 5, 6]], [], [[0, 1]], [[0, 1, 2, 3, 4, 5, 6]], [[0, 1]]]
+VALID_TUPLES = [[[0, 1]], [], [[0, 1, 2]]]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_every_split_gets_its_tuples_as_positions_of_tokens(data, parser, capsys, workers):
+    before = contents(data)
+    run(data, "--workers", workers)
+    assert tuples_of(data) == TRAIN_TUPLES
+    assert tuples_of(data, "valid") == VALID_TUPLES
+    written = {f"{split}.relation.de-en.{end}" for split in ("train", "valid") for end in ("bin", "idx", "json")}
+    assert set(contents(data)) - set(before) == written
+    assert not list(data.glob(".relation.*"))
+    metadata = json.loads((data / "train.relation.de-en.json").read_text())
+    assert metadata["options"] == {
+        "extractor": "corenlp-openie",
+        "language": "de",
+        "remove_bpe": "subword_nmt",
+        "properties": [],
+    }
+    assert set(metadata["fingerprint"]) == {"source"}
+    # Sentences, tuples each, with a tuple, words, in a tuple, not parsed
+    printed = capsys.readouterr()
+    assert reported(printed.out) == {
+        "train.relation.de-en": ["5", "0.80", "80.0%", "16", "75.0%", "0"],
+        "valid.relation.de-en": ["3", "0.67", "66.7%", "11", "45.5%", "1"],
+    }
+    assert "not parsed: the parser failed" in printed.out
+    assert "sentences/s" in printed.err
+
+
+def test_sentences_that_are_the_same_are_parsed_once(data, parser):
+    run(data)
+    assert sorted(parser.sent) == sorted(["the farmers buy lamps .", "rain falls .", '" no "', "they buy lamps ."])
+    assert parser.is_closed
+
+
+def test_under_the_name_ctxgates_and_in_the_other_direction(data, parser):
+    ctxgates.main(["relations", str(data), "-s", "en", "-t", "de"])
+    assert tuples_of(data, pair="en-de") == [[]] * 5
+    assert parser.sent == ["t"]
+
+
+def test_several_data_directories(data, tmp_path, parser, capsys):
+    other = make_data(tmp_path / "other", train=["rain falls .", "a b c d"])
+    run(f"{data}:{other}", "--dump", f"{tmp_path / '1'}:{tmp_path / '2'}")
+    assert tuples_of(data) == TRAIN_TUPLES
+    assert tuples_of(other) == [[[0, 1]], [[0, 1, 2]]]
+    assert parser.sent.count("rain falls .") == 1
+    assert len((tmp_path / "1").read_text().splitlines()) == 8
+    assert len((tmp_path / "2").read_text().splitlines()) == 2
+
+
+def test_data_that_are_text(tmp_path, parser):
+    """--dataset-impl raw"""
+    data = make_data(tmp_path / "data", train=SOURCES)
+    for path in data.glob("train.de-en.*"):
+        path.unlink()
+    for lang, lines in (("de", SOURCES), ("en", ["t"] * len(SOURCES))):
+        (data / f"train.de-en.{lang}").write_text("\n".join(lines) + "\n")
+    run(data)
+    assert tuples_of(data) == TRAIN_TUPLES
+
+
+def test_a_corpus_without_a_word(tmp_path, parser):
+    data = make_data(tmp_path / "data", train=["", ""], valid=["a b c"])
+    run(data)
+    assert tuples_of(data) == [[], []]
+    assert tuples_of(data, "valid") == [[[0, 1]]]
+
+
+# Interrupted work
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("stop", ["interrupt", "terminate", "lost parser", "full disk"])
+def test_an_interrupted_run_goes_on_where_it_stopped(data, tmp_path, parser, monkeypatch, capsys, stop, workers):
+    """Nothing is written before all is done, nothing is parsed twice, and the result is the same byte for byte."""
+    whole = make_data(tmp_path / "whole", train=SOURCES, valid=VALID)
+    run(whole)
+    parser.sent.clear()
+    before, extract_shard, done = contents(data), shards.extract_shard, []
+
+    def stopped(shard: shards.Shard) -> int:
+        done.append(extract_shard(shard))
+        if len(done) == 2:
+            if stop == "terminate":
+                os.kill(os.getpid(), signal.SIGTERM)
+                return 0
+            raise {
+                "interrupt": KeyboardInterrupt(),
+                "lost parser": UserError("no server"),
+                "full disk": OSError(28, "No space left on device"),
+            }[stop]
+        return done[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shards, "extract_shard", stopped)
+        with pytest.raises(UserError if stop in ("lost parser", "full disk") else BaseException):
+            run(data, "--workers", workers)
+    assert contents(data) == before
+    assert parser.is_closed
+    (folder,) = data.glob(".relation.*")
+    kept = [path for path in folder.iterdir() if "." not in path.name]
+    assert len(kept) >= 2
+
+    capsys.readouterr()
+    run(data)
+    assert len(parser.sent) == len(set(parser.sent)) == 4
+    assert not folder.exists()
+    for name, content in contents(whole).items():
+        assert contents(data)[name] == content
+
+
+def test_half_a_shard_is_not_taken_for_a_whole_one(data, parser, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", lambda *paths: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(SystemExit):
+            run(data)
+    (folder,) = data.glob(".relation.*")
+    assert not list(folder.iterdir())
+
+
+def test_work_with_other_options_or_data_is_not_taken_up(data, parser, monkeypatch, capsys):
+    def interrupted(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("fairseq_ctxgates.commands.relations.write_streams", interrupted)
+        run(data)
+    (folder,) = data.glob(".relation.*")
+    parser.sent.clear()
+    run(data, "--remove-bpe", "none")
+    assert "the f@@ arm@@ ers buy l@@ amps ." in parser.sent
+    assert f"{folder}: unfinished work of another run" in capsys.readouterr().out
+    assert folder.exists()
+
+
+def test_interrupted_writing_leaves_the_old_streams(data, parser, tmp_path, monkeypatch):
+    run(data)
+    before = contents(data)
+
+    def add(writer: SideStreamWriter, row: np.ndarray) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(SideStreamWriter, "add", add)
+    with pytest.raises(UserError, match="No space left"):
+        run(data, "--dump", tmp_path / "dump")
+    assert contents(data) == before
+    assert not (tmp_path / "dump").exists()
+
+
+# Tuples as lines of JSON
+
+
+def line(words: str, *tuples: Any, **more: Any) -> str:
+    entries = [dict(zip(("subject", "relation", "object"), entry)) for entry in tuples]
+    return json.dumps({"words": words.split(), "tuples": entries, **more}, ensure_ascii=False)
+
+
+def write(path: Path, lines: Sequence[str]) -> Path:
+    path.write_text("".join(f"{entry}\n" for entry in lines), encoding="utf-8")
+    return path
+
+
+TRAIN_LINES = [
+    line("the farmers buy lamps .", ([1], [2], [3]), ([0], [2], [3])),
+    line(""),
+    line("rain falls ."),
+    line("the farmers buy lamps .", ([1], [2], [])),
+    line("&quot; no &quot;", ([0], [], [2])),
+]
+
+
+def test_tuples_of_a_file(data, tmp_path, capsys):
+    """Rows of the same words may have tuples of their own; words may be escaped or not."""
+    run(data, "--extractor", "jsonl", "--relations", f"train={write(tmp_path / 'train.jsonl', TRAIN_LINES)}")
+    assert tuples_of(data) == [[[1, 2, 3, 4, 5, 6], [0, 4, 5, 6]], [], [], [[1, 2, 3, 4]], [[0, 2]]]
+    assert not list(data.glob("valid.relation.*"))
+    assert f"{data}/valid: not named, no stream written" in capsys.readouterr().out
+
+
+def test_a_dump_can_be_read_by_people_and_back(data, tmp_path, parser):
+    dump = tmp_path / "tuples.jsonl"
+    run(data, "--dump", dump)
+    expected = contents(data)
+    first, *_, last = map(json.loads, dump.read_text(encoding="utf-8").splitlines())
+    assert first == {
+        "split": "train",
+        "words": ["the", "farmers", "buy", "lamps", "."],
+        "tuples": [{"subject": [0], "relation": [1], "object": [2, 3]}],
+        "text": ["the | farmers | buy lamps"],
+    }
+    assert last["split"] == "valid"
+    packed = tmp_path / "tuples.jsonl.gz"
+    packed.write_bytes(gzip.compress(dump.read_bytes()))
+    again = tmp_path / "again.jsonl"
+    run(data, "--extractor", "jsonl", "--relations", f"train={dump}", f"valid={packed}", "--dump", again)
+    assert again.read_bytes() == dump.read_bytes()
+    assert {name for name, content in contents(data).items() if content != expected[name]} == {
+        "train.relation.de-en.json",  # says where they came from
+        "valid.relation.de-en.json",
+    }
+
+
+def test_the_tuples_of_the_quick_start(tmp_path):
+    """As its generator writes them, where an unknown word stands as <unk>."""
+    data = make_data(tmp_path / "data", train=["red <unk> fall daily .", "farmers judges buy wash lamps boxes ."])
+    tuples = [line("red <unk> fall daily ."), line("farmers judges buy wash lamps boxes .", ([0], [3], [4]))]
+    run(data, "--extractor", "jsonl", "--relations", f"train={write(tmp_path / 'tuples', tuples)}")
+    assert tuples_of(data) == [[], [[0, 3, 4]]]
+
+
+def test_an_unknown_word_stands_for_any(tmp_path):
+    data = binarize(tmp_path / "data", {"train": [("a b", "t")], "valid": [("a zebra b", "t")]}, "de", "en")
+    tuples = write(tmp_path / "tuples", [line("a zebra b", ([0], [1], [2]))])
+    run(data, "--extractor", "jsonl", "--relations", f"valid={tuples}")
+    assert tuples_of(data, "valid") == [[[0, 1, 2]]]
+
+
+# What is refused: a message, and nothing written
+
+
+def refused(data: Path, message: str, *options: Any) -> None:
+    before = contents(data)
+    with pytest.raises(UserError, match=message):
+        run(data, *options)
+    assert contents(data) == before
+
+
+@pytest.mark.parametrize(
+    "number, replacement, message",
+    [
+        (3, "rain falls .", "line 3: Expecting value.*--dump"),
+        (3, '["rain", "falls", "."]', "line 3: a line is an object"),
+        (3, line("rain fell ."), r"line 3: the words are \['rain', 'fell', '.'\], but those of .*data/train, row 3,"),
+        (3, line("rain falls"), "line 3: the words are"),
+        (3, '{"tuples": []}', "line 3: the words are None"),
+        (1, line("the farmers buy lamps .", ([1], [2], [5])), "line 1: .*names the word 5, but the 5 words"),
+        (1, line("the farmers buy lamps .", ([-1], [2], [3])), "line 1: .*names the word -1"),
+        (1, line("the farmers buy lamps .", ([1.0], [2], [3])), "line 1: .*names the word 1.0"),
+        (1, line("the farmers buy lamps .", ([True], [2], [3])), "line 1: .*names the word True"),
+        (1, line("the farmers buy lamps .", ("farmers", [2], [3])), "line 1: .*names the word"),
+        (1, line("the farmers buy lamps .", (1, 2, 3)), "line 1: a tuple is "),
+        (1, '{"words": ["the", "farmers", "buy", "lamps", "."], "tuples": [[0, 1]]}', "line 1: a tuple is "),
+    ],
+)
+def test_lines_that_do_not_fit(data, tmp_path, number, replacement, message):
+    lines = [replacement if place == number else entry for place, entry in enumerate(TRAIN_LINES, 1)]
+    path = write(tmp_path / "train.jsonl", lines)
+    valid = write(tmp_path / "valid.jsonl", [line(words) for words in VALID])
+    refused(data, f"{path}, {message}", "--extractor", "jsonl", "--relations", f"valid={valid}", f"train={path}")
+
+
+@pytest.mark.parametrize("lines, have", [(TRAIN_LINES[:-1], "only 4"), ([*TRAIN_LINES, line("a")], "more than 5")])
+def test_another_number_of_lines(data, tmp_path, lines, have):
+    path = write(tmp_path / "train.jsonl", lines)
+    message = f"{path} has tuples of {have} sentences, but {data}/train has 5"
+    refused(data, message, "--extractor", "jsonl", "--relations", f"train={path}")
+
+
+def test_files_that_cannot_be_read(data, tmp_path):
+    for name, content in (
+        ("latin", "\xfc".encode("latin-1")),
+        ("half.gz", gzip.compress(b"{}")[:-9]),
+        ("no.gz", b"{}"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        refused(data, f"{name}, line 1: ", "--extractor", "jsonl", "--relations", f"train={tmp_path / name}")
+    refused(data, "nowhere: No such file", "--extractor", "jsonl", "--relations", f"train={tmp_path / 'nowhere'}")
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (("--extractor", "jsonl"), "--extractor jsonl .*--relations SPLIT=FILE: give both"),
+        (("--relations", "train=x"), "--extractor jsonl .*: give both"),
+        (("--extractor", "jsonl", "--relations", "test=x"), "data has no such split; it has train, valid"),
+        (("--extractor", "jsonl", "--relations", "train=x", "train=x"), "names train twice"),
+        (("--extractor", "jsonl", "--relations", "train=x:y"), "2 files for 1 data directories"),
+        (("--dump", "a:b"), "2 files for 1 data directories"),
+        (("--dump", "/nowhere/at/all"), "a folder that exists"),
+        (("--extractor", "corenlp-openie"), "English only, not 'de'"),
+        (("--extractor", "corenlp-openie", "--language", "fr"), "English only, not 'fr'"),
+        (("--extractor", "corenlp-dependencies", "--language", "nn"), "no models for the language 'nn'"),
+    ],
+)
+def test_options_that_do_not_go_together(data, options, message):
+    refused(data, message, *options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--timeout", "0"),
+        ("--timeout", "soon"),
+        ("--timeout", "nan"),
+        ("--corenlp-property", "depparse.model"),
+        ("--remove-bpe", "characters"),
+        ("--extractor", "openie"),
+        ("--workers", "0"),
+    ],
+    ids=" ".join,
+)
+def test_options_that_say_nothing(data, options, capsys):
+    with pytest.raises(SystemExit):
+        run(data, *options)
+    assert options[0] in capsys.readouterr().err
+
+
+def test_without_java_and_without_corenlp(data, tmp_path, monkeypatch):
+    monkeypatch.setenv("CORENLP_HOME", str(tmp_path / "nowhere"))
+    options = ("--extractor", "corenlp-openie", "--language", "en")
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.which", lambda program: None)
+        refused(data, "Java is not on PATH", *options)
+    monkeypatch.setattr("shutil.which", lambda program: f"/bin/{program}")
+    refused(data, r"CoreNLP is not there: run `make corenlp`.*stanza.install_corenlp\(\).*CORENLP_HOME", *options)
+    (tmp_path / "nowhere").mkdir()
+    refused(data, "nowhere holds no CoreNLP: run `make corenlp`", *options)

@@ -1,0 +1,53 @@
+"""Tiny documents, binarized with their preceding sentences, and the options to train on them. Shared by the tests."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Dict, List, Sequence
+
+import ctxgates
+from tests.helpers.corpus import Pair, binarize
+from tests.helpers.fairseq_commands import SMOOTHED, WORDS
+
+ISG = ("--arch", "isg_transformer_tiny", "--load-preceding-sentences", *SMOOTHED)
+# 20 lines of three documents, the last of them of one line.
+DOCUMENTS = {"train": [6] * 8, "valid": [5, 5], "test": [7, 12, 1]}
+
+
+def make_documents(lengths: Sequence[int], seed: int) -> List[List[Pair]]:
+    """Documents of sentences of one to six words; each is translated word by word, and after the first word of the
+    sentence before."""
+    rng = random.Random(seed)
+    documents = []
+    for length in lengths:
+        document: List[Pair] = []
+        before = 0
+        for _ in range(length):
+            words = [rng.randrange(20) for _ in range(rng.randint(1, 6))]
+            target = [WORDS["en"][before], *(WORDS["en"][word] for word in words)]
+            document.append((" ".join(WORDS["de"][word] for word in words), " ".join(target)))
+            before = words[0]
+        documents.append(document)
+    return documents
+
+
+TEXT = {split: make_documents(lengths, seed) for seed, (split, lengths) in enumerate(DOCUMENTS.items())}
+
+
+def write_preceding(data: Path, lengths: Dict[str, List[int]] = DOCUMENTS) -> None:
+    """Add the stream by the command, from a file of document names for each split."""
+    files = []
+    for split, documents in lengths.items():
+        names = [f"document {number}\n" for number, length in enumerate(documents) for _ in range(length)]
+        (data / f"{split}.docids").write_text("".join(names))
+        files.append(f"{split}={data / split}.docids")
+    ctxgates.main(["preceding-sentences", str(data), "-s", "de", "-t", "en", "--documents", *files])
+
+
+def binarize_documents(folder: Path) -> Path:
+    """A data directory of ``TEXT``, with the stream."""
+    splits = {split: [pair for document in documents for pair in document] for split, documents in TEXT.items()}
+    data = binarize(folder, splits, "de", "en", joined=True)
+    write_preceding(data)
+    return data

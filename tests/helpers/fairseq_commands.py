@@ -1,0 +1,225 @@
+"""fairseq's commands on tiny corpora, run in this process: started on its own, each would first import for seconds."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import json
+import logging
+import random
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from fairseq import checkpoint_utils
+
+import fairseq_ctxgates
+from fairseq_ctxgates.context_gates.gate_labels import IGNORE
+from fairseq_ctxgates.data.side_stream import SideStreamWriter, Split, find_splits, fingerprint
+from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.relations.stream import Relations
+from fairseq_ctxgates.tasks.context_translation import ContextTranslationConfig, ContextTranslationTask
+
+USER_DIR = str(Path(fairseq_ctxgates.__file__).parent)
+TASK = ("--user-dir", USER_DIR, "--task", "context_translation", "--source-lang", "de", "--target-lang", "en")
+# Small enough for seconds, and the same on every run.
+TRAINING = (
+    *("--optimizer", "adam", "--lr", "0.005", "--clip-norm", "1.0", "--dropout", "0.1", "--seed", "1", "--cpu"),
+    *("--batch-size", "16", "--num-workers", "0", "--log-format", "json", "--log-interval", "1"),
+)
+GATED = (
+    *("--arch", "rcg_transformer_tiny", "--criterion", "gate_regularized_cross_entropy"),
+    *("--load-gate-labels", "--label-smoothing", "0.1"),
+)
+SMOOTHED = ("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1")
+PLAIN = ("--arch", "transformer_tiny", *SMOOTHED)
+EVAL_BLEU = ("--eval-bleu", "--eval-bleu-args", '{"beam": 1, "max_len_b": 12}', "--eval-bleu-detok", "space")
+SEARCH = ("--beam", "2", "--cpu", "--num-workers", "0", "--max-len-b", "12")
+DECODING = (*SEARCH, "--batch-size", "8")
+WORDS = {"de": [f"q{number}" for number in range(20)], "en": [f"z{number}" for number in range(20)]}
+
+
+def make_pairs(number: int, seed: int) -> List[Tuple[str, str]]:
+    """Sentence pairs of one to eight words, the target the source reversed, word by word."""
+    rng = random.Random(seed)
+    pairs = []
+    for _ in range(number):
+        words = [rng.randrange(20) for _ in range(rng.randint(1, 8))]
+        target = [WORDS["en"][word] for word in reversed(words)]
+        pairs.append((" ".join(WORDS["de"][word] for word in words), " ".join(target)))
+    return pairs
+
+
+def labels_of(tokens: Any) -> np.ndarray:
+    """Labels that tell which token they belong to: its id modulo 2, IGNORE for special symbols (padding, eos, ...)."""
+    return np.where(np.asarray(tokens) < 4, IGNORE, np.asarray(tokens) % 2)
+
+
+def write_gate_labels(
+    data: Path, splits: Sequence[str] = ("train", "valid"), langs: Tuple[str, str] = ("de", "en")
+) -> None:
+    """Lay a stream of :func:`labels_of` the target tokens beside the splits of a data directory."""
+    for split in find_splits(data, *langs):
+        if split.name in splits:
+            with SideStreamWriter(split.stream_prefix("gate"), np.uint8, {"fingerprint": fingerprint(split)}) as writer:
+                for row in split.load_side(split.target_lang):
+                    writer.add(labels_of(row))
+
+
+def write_relations(data: Path, split_name: str, rows: Sequence[Any], langs: Tuple[str, str] = ("de", "en")) -> None:
+    """Lay a stream of relations beside a split, from the row of each sentence."""
+    split = Split(data, split_name, *langs)
+    metadata = {"fingerprint": fingerprint(split, Relations.sides)}
+    with SideStreamWriter(split.stream_prefix(Relations.name), np.int32, metadata) as writer:
+        for row in rows:
+            writer.add(np.asarray(row))
+
+
+def setup_task(data: Any, **options: Any) -> Any:
+    """The task for training from German to English with gate labels and these options."""
+    config = ContextTranslationConfig(data=str(data), source_lang="de", target_lang="en", load_gate_labels=True)
+    elsewhere = {
+        "train_subset": "train",
+        "dataset_impl": "mmap",
+        "required_seq_len_multiple": 1,
+        "model_overrides": "{}",
+    }
+    for name, value in {**elsewhere, **options}.items():
+        assert hasattr(config, name)
+        setattr(config, name, value)
+    return ContextTranslationTask.setup_task(config)
+
+
+def run(command: str, *arguments: Any) -> str:
+    """Run a fairseq command (``train``, ``generate``, ...) and return all it printed and logged."""
+    # What fairseq keeps from one run to the next in a process, as the best loss so far.
+    checkpoint_utils.save_checkpoint.__dict__.clear()
+    root, output = logging.getLogger(), io.StringIO()
+    handlers, level = root.handlers[:], root.level
+    module = importlib.import_module(f"fairseq_cli.{command}")
+    with contextlib.redirect_stdout(output), mock.patch.object(
+        sys, "argv", [f"fairseq-{command}", *map(str, arguments)]
+    ):
+        root.handlers = [logging.StreamHandler(output)]
+        root.setLevel(logging.INFO)
+        try:
+            module.cli_main()
+        finally:
+            root.handlers, root.level = handlers, level
+    return output.getvalue()
+
+
+def train(data: Path, save_dir: Path, *arguments: Any) -> str:
+    """Run fairseq-train with the options that every tiny model shares."""
+    return run("train", data, *TASK, *TRAINING, "--save-dir", save_dir, *arguments)
+
+
+def logged(output: str, tag: str = "train_inner") -> List[Dict[str, Any]]:
+    """The entries of a JSON log that have a tag's meters."""
+    lines = re.findall(r"^(?:.* \| )?(\{\"\w+\": .*\})$", output, flags=re.MULTILINE)
+    marks = {"train_inner": "loss", "train": "train_loss", "valid": "valid_loss"}
+    return [entry for entry in map(json.loads, lines) if marks[tag] in entry]
+
+
+class Hypothesis(NamedTuple):
+    """A line of fairseq-generate: the score, log2 P for each token, and the words."""
+
+    score: float
+    text: str
+
+
+def hypotheses(output: str) -> Dict[int, Hypothesis]:
+    """The translations in the output of fairseq-generate or fairseq-interactive, by the row of their sentence."""
+    found = {}
+    for line in output.splitlines():
+        if line.startswith("H-"):
+            number, score, *text = line.split("\t")
+            found[int(number[2:])] = Hypothesis(float(score), " ".join(text))
+    return found
+
+
+def generate(data: Path, checkpoint: Any, *arguments: Any) -> Dict[int, Hypothesis]:
+    """Run fairseq-generate on the test split."""
+    return hypotheses(run("generate", data, *TASK, "--path", checkpoint, *DECODING, *arguments))
+
+
+def validate(data: Path, checkpoint: Any, *arguments: Any) -> Dict[str, Any]:
+    """Run fairseq-validate on the valid split and return the meters."""
+    options = ("--path", checkpoint, "--batch-size", "16", "--cpu", "--num-workers", "0", "--log-format", "json")
+    (meters,) = logged(run("validate", data, *TASK, *options, *arguments), "valid")
+    return meters
+
+
+def interactive(data: Path, checkpoint: Path, lines: Sequence[str], folder: Path, *options: Any) -> List[Hypothesis]:
+    """Run fairseq-interactive and return the translations of the lines, in their order."""
+    text = folder / "input"
+    text.write_text("".join(f"{line}\n" for line in lines))
+    found = hypotheses(run("interactive", data, *TASK, "--path", checkpoint, "--input", text, *options))
+    assert sorted(found) == list(range(len(lines)))
+    return [found[number] for number in range(len(lines))]
+
+
+def check_same_translations(found: Dict[int, Hypothesis], expected: Dict[int, Hypothesis]) -> None:
+    """The same sentences, words and, but for the last bits, scores."""
+    assert found.keys() == expected.keys()
+    for number, hypothesis in expected.items():
+        assert found[number].text == hypothesis.text
+        assert abs(found[number].score - hypothesis.score) <= 1e-4
+
+
+def check_checkpoint_activations(data: Path, folder: Path, *options: Any) -> None:
+    """Training with --checkpoint-activations is the same as without."""
+    weights = []
+    for name, extra in (("without", ()), ("with", ("--checkpoint-activations",))):
+        train(data, folder / name, *options, *extra, "--dropout", 0, "--max-update", 2)
+        weights.append(checkpoint_utils.load_checkpoint_to_cpu(str(folder / name / "checkpoint_last.pt"))["model"])
+    # Of buffers fairseq 0.12.2 leaves some uninitialised. A key's bias has the gradient 0 but for rounding, of which
+    # Adam makes a step of full length.
+    others = ("_float_tensor", "version", "k_proj.bias")
+    for name, value in weights[0].items():
+        if not name.endswith(others):
+            torch.testing.assert_close(weights[1][name], value, rtol=0, atol=1e-5, msg=name)
+
+
+def check_batches_change_nothing(
+    data: Path, checkpoint: Path, size: Sequence[str], expected: Dict[int, Hypothesis]
+) -> None:
+    """Batches of this size, an option of fairseq, give the same translations of the test split."""
+    output = run("generate", data, *TASK, "--path", checkpoint, *SEARCH, *size)
+    check_same_translations(hypotheses(output), expected)
+
+
+def check_stream_is_loaded_without_being_told(
+    data: Path, checkpoint: Path, log: str, stream: str, command: str, folder: Path
+) -> None:
+    """fairseq-validate measures the last loss of training's log; without the stream it and fairseq-generate stop, and
+    name the ctxgates command that makes it. The folder is for a copy of the data."""
+    last = logged(log, "valid")[-1]
+    assert float(validate(data, checkpoint)["valid_loss"]) == pytest.approx(float(last["valid_loss"]), abs=2e-3)
+    without = Path(shutil.copytree(data, folder / "data"))
+    for path in without.glob(f"*.{stream}.*"):
+        path.unlink()
+    for tool in (generate, validate):
+        with pytest.raises(UserError, match=f"{stream}.de-en.idx not found; run: ctxgates {command}"):
+            tool(without, checkpoint)
+
+
+def check_ensemble_scores(found: Dict[int, Hypothesis], single: Sequence[Dict[int, Hypothesis]]) -> None:
+    """An ensemble's scores of the references, beside those of each of its models. A word's probability is the mean of
+    theirs, so its logarithm is no less than the mean of their logarithms."""
+    assert all(scored.keys() == found.keys() for scored in single)
+    for number, hypothesis in found.items():
+        assert sum(scored[number].score for scored in single) / len(single) - 1e-4 <= hypothesis.score
+    assert len(differ(found, single[0])) > len(found) / 2
+
+
+def differ(found: Dict[int, Hypothesis], expected: Dict[int, Hypothesis]) -> List[int]:
+    """The sentences whose scores are clearly not the same."""
+    return [number for number in expected if abs(found[number].score - expected[number].score) > 1e-3]

@@ -1,0 +1,134 @@
+"""Tiny models, made as fairseq-train makes them, and batches for them. Shared by the tests."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any, Callable, Mapping, Sequence
+
+import pytest
+import torch
+from fairseq.data import Dictionary, data_utils
+from omegaconf import OmegaConf
+from torch import Tensor
+
+import fairseq_ctxgates  # noqa: F401  registers the architectures
+from fairseq_ctxgates.context_gates.gate_labels import IGNORE
+from fairseq_ctxgates.tasks.context_translation import ContextTranslationConfig, ContextTranslationTask
+
+DICTIONARY = Dictionary()
+for _number in range(16):
+    DICTIONARY.add_symbol(f"w{_number}")
+PAD, EOS = DICTIONARY.pad(), DICTIONARY.eos()
+WORDS = range(DICTIONARY.nspecial, len(DICTIONARY))  # 4 to 19
+
+# Three decoder layers, so that a first, a middle and a last one exist; four widths that cannot be taken for each other.
+TINY = {
+    "encoder_embed_dim": 12,
+    "encoder_ffn_embed_dim": 20,
+    "encoder_attention_heads": 3,
+    "decoder_attention_heads": 3,
+    "encoder_layers": 1,
+    "decoder_layers": 3,
+    "encoder_learned_pos": True,
+    "decoder_learned_pos": True,
+    "dropout": 0.0,
+    "max_source_positions": 32,
+    "max_target_positions": 32,
+}
+NORM_ORDERS = ("post", "pre", "inner")
+
+
+def make_task(**options: Any) -> ContextTranslationTask:
+    """The task with the options' own defaults, between two languages of one dictionary."""
+    return ContextTranslationTask(ContextTranslationConfig(model_overrides="{}", **options), DICTIONARY, DICTIONARY)
+
+
+def build_model(
+    arch: str, task: ContextTranslationTask | None = None, from_checkpoint: bool = False, **options: Any
+) -> Any:
+    """A model as training begins with it, or as a checkpoint is loaded into it.
+
+    Args:
+        arch: ``transformer``, which is fairseq's, or an architecture of ours
+        options: model options that differ from ``TINY``
+    """
+    options = {**TINY, **options}
+    config = Namespace(arch=arch, **options) if arch == "transformer" else OmegaConf.create({"_name": arch, **options})
+    return (task or make_task()).build_model(config, from_checkpoint)
+
+
+def make_model(arch: str, task: ContextTranslationTask | None = None, seed: int = 1, **options: Any) -> Any:
+    """As :func:`build_model`, in float64 and evaluation mode, every parameter, also of the layer norms, random."""
+    model = build_model(arch, task, **options).double().eval()
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        if parameter.dim() > 1:
+            parameter.data = noise * parameter.shape[-1] ** -0.5
+        else:
+            parameter.data = 0.3 * noise + float("norm" in name and name.endswith("weight"))
+    return model
+
+
+def norm_order_options(order: str) -> dict[str, Any]:
+    """The options that give a decoder this norm order."""
+    return {"decoder_norm_order": order, "decoder_normalize_before": order == "pre"}
+
+
+def make_batch(
+    sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], labels: Sequence[Sequence[int]] | None = None
+) -> dict[str, Any]:
+    """A batch as fairseq's collater makes it: sources padded on the left, targets on the right.
+
+    Args:
+        sources: word ids of each sentence, without end of sentence
+        targets: the same
+        labels: the gate label of each target word, without that of end of sentence, which is IGNORE
+    """
+
+    def collate(rows: list[list[int]], padding: int = PAD, left_pad: bool = False) -> Tensor:
+        return data_utils.collate_tokens([torch.tensor(row) for row in rows], padding, left_pad=left_pad)
+
+    batch = {
+        "id": torch.arange(len(sources)),
+        "nsentences": len(sources),
+        "ntokens": sum(len(target) + 1 for target in targets),
+        "net_input": {
+            "src_tokens": collate([[*source, EOS] for source in sources], left_pad=True),
+            "src_lengths": torch.tensor([len(source) + 1 for source in sources]),
+            "prev_output_tokens": collate([[EOS, *target] for target in targets]),
+        },
+        "target": collate([[*target, EOS] for target in targets]),
+    }
+    if labels is not None:
+        batch["gate_labels"] = collate([[*row, IGNORE] for row in labels], padding=IGNORE)
+    return batch
+
+
+def check_gradients(loss: Callable[[], Tensor], parameters: Mapping[str, Any], rel: float) -> None:
+    """The gradient of a loss, in float64, against finite differences, in a random direction of each parameter.
+
+    Args:
+        loss: computes it anew
+        parameters: of which it is a function, by name
+        rel: how far the two may lie apart, relative to the difference
+    """
+    loss().backward()
+    generator = torch.Generator().manual_seed(4)
+    for name, parameter in parameters.items():
+        direction = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        values = []
+        for sign in (1, -1):
+            with torch.no_grad():
+                parameter.add_(sign * 1e-6 * direction)
+                values.append(loss().item())
+                parameter.sub_(sign * 1e-6 * direction)
+        slope = (values[0] - values[1]) / 2e-6
+        assert parameter.grad is not None, name
+        assert (parameter.grad * direction).sum().item() == pytest.approx(slope, rel=rel, abs=1e-6), name
+
+
+def keep_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    """fairseq takes every softmax in float32, whatever the model's type; in float64, 1e-10 means something."""
+    monkeypatch.setattr("fairseq.utils.softmax", lambda x, dim, onnx_trace=False: torch.softmax(x, dim))
+    monkeypatch.setattr("fairseq.utils.log_softmax", lambda x, dim, onnx_trace=False: torch.log_softmax(x, dim))

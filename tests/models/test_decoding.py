@@ -1,0 +1,260 @@
+"""Decoding: step by step against all at once, beams, ensembles, attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
+from omegaconf import OmegaConf
+from torch import Tensor
+
+from fairseq_ctxgates.relations.stream import pack_tuples, relation_mask
+from tests.helpers.models import (
+    DICTIONARY,
+    EOS,
+    NORM_ORDERS,
+    PAD,
+    keep_float64,
+    make_batch,
+    make_model,
+    norm_order_options,
+)
+
+UNK = DICTIONARY.unk()
+# Sources of three lengths, so padded on the left; targets of one length, as while decoding. Unknown words in both.
+BATCH = make_batch(
+    sources=[[4, 5, UNK, 7, 8], [9, 10], [UNK, UNK, 13]],
+    targets=[[14, UNK, 16, 17], [18, 19, 4, 5], [6, 7, UNK, 9]],
+)
+# Read by the models that know preceding sentences and relations, and left unread by the others.
+PRECEDING = torch.tensor([[PAD, PAD, 15, 16, EOS], [PAD, PAD, EOS, EOS, EOS], [4, 17, 18, 19, EOS]])
+MASK = torch.ones(3, 6, 6, dtype=torch.bool)  # of two tuples, of none, and of one
+MASK[0] = torch.from_numpy(relation_mask(pack_tuples([[0, 1, 2], [2, 4]]), 6))
+MASK[2, 2:, 2:] = torch.from_numpy(relation_mask(pack_tuples([[0, 2]]), 4))
+STREAMS = {"preceding_tokens": PRECEDING, "relation_mask": MASK}
+BATCH["net_input"].update(STREAMS)
+SOURCE, LENGTHS = BATCH["net_input"]["src_tokens"], BATCH["net_input"]["src_lengths"]
+PREVIOUS = BATCH["net_input"]["prev_output_tokens"]
+
+SMOOTHED = {"smoothing_side": "both", "smoothing_words": "all"}
+MECHANISMS: dict[str, Any] = {
+    "none": ("context_transformer", {}),
+    "context gate": ("rcg_transformer", {}),
+    "inter-sentence gate": ("isg_transformer", {}),
+    "smoothing": ("car_transformer", SMOOTHED),
+    "smoothing of unknown words": ("car_transformer", {"smoothing": "ccwm", "smoothing_side": "both"}),
+    "relations": ("fra_transformer", {}),
+    "relations in all layers": ("fra_transformer", {"relation_layers": "all", "relation_fusion": "gate"}),
+    "attention over relations apart": ("fra_transformer", {"separate_relation_attention": True}),
+    "multiplied by relations": ("fra_transformer", {"relation_operation": "multiply", "relation_fusion": "linear"}),
+    "Compare Fusion": ("fra_transformer", {"relation_ablation": "compare", "relation_fusion": "concat-gate"}),
+    "all": (
+        "rcg_transformer",
+        {"inter_sentence_gate": True, "smoothing": "ccwm", "relation_fusion": "transform", **SMOOTHED},
+    ),
+}
+
+
+def make(mechanism: str, **options: Any) -> Any:
+    """A model with one of the mechanisms, or with all."""
+    arch, own = MECHANISMS[mechanism]
+    return make_model(arch, **{**own, **options})
+
+
+@pytest.fixture(autouse=True)
+def _without_gradients(monkeypatch: pytest.MonkeyPatch) -> Any:
+    keep_float64(monkeypatch)
+    with torch.no_grad():
+        yield
+
+
+def assert_close(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)
+
+
+def encode(model: Any) -> Any:
+    return model.encoder(SOURCE, LENGTHS, **STREAMS)
+
+
+def alone(row: int) -> dict[str, Any]:
+    """What a model reads of one sentence of the batch, without its padding."""
+    words = SOURCE[row].ne(PAD)
+    streams = {"preceding_tokens": PRECEDING[row : row + 1], "relation_mask": MASK[row : row + 1, words][:, :, words]}
+    return {"src_tokens": SOURCE[row : row + 1, words], "src_lengths": LENGTHS[row : row + 1], **streams}
+
+
+# --- one step after another -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [*map(norm_order_options, NORM_ORDERS), {"decoder_learned_pos": False}])
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_incremental_equals_full_decoding(mechanism: str, options: dict[str, Any]) -> None:
+    model = make(mechanism, **options)
+    logits, extra = model(**BATCH["net_input"], return_gates=True)
+    encoder_out = encode(model)
+    state: dict[str, Any] = {}
+    for step in range(PREVIOUS.size(1)):
+        step_logits, step_extra = model.decoder(
+            PREVIOUS[:, : step + 1], encoder_out=encoder_out, incremental_state=state, return_gates=True
+        )
+        assert_close(step_logits, logits[:, step : step + 1])
+        assert_close(step_extra["attn"][0], extra["attn"][0][:, step : step + 1])
+        assert step_extra["gates"].keys() == extra["gates"].keys()
+        for number, gate in step_extra["gates"].items():
+            assert_close(gate, extra["gates"][number][step : step + 1])
+
+
+@pytest.mark.parametrize("position", [1, 3])
+@pytest.mark.parametrize(
+    ("mechanism", "order"),
+    [*(("context gate", order) for order in NORM_ORDERS), ("smoothing", "post"), ("all", "post")],
+)
+def test_no_look_ahead(mechanism: str, order: str, position: int) -> None:
+    """A target word changes what comes after it and nothing before."""
+    model = make(mechanism, **norm_order_options(order))
+    changed = PREVIOUS.clone()
+    changed[:, position] = 19
+    logits, gates = [], []
+    for previous in (PREVIOUS, changed):
+        step_logits, extra = model(SOURCE, LENGTHS, previous, **STREAMS, return_gates=True)
+        logits.append(step_logits)
+        gates.append(extra["gates"])
+    assert_close(logits[0][:, :position], logits[1][:, :position])
+    assert (logits[0] - logits[1])[:, position:].abs().amax(dim=(0, 2)).min() > 1e-4
+    for number in gates[0]:
+        assert_close(gates[0][number][:position], gates[1][number][:position])
+        assert (gates[0][number] - gates[1][number])[position:].abs().amax(dim=(1, 2)).min() > 1e-4
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_padding_changes_nothing(mechanism: str) -> None:
+    """A sentence is decoded in a batch as it is alone."""
+    model = make(mechanism)
+    logits, extra = model(**BATCH["net_input"], return_gates=True)
+    for row in range(len(SOURCE)):
+        row_logits, row_extra = model(**alone(row), prev_output_tokens=PREVIOUS[row : row + 1], return_gates=True)
+        assert_close(row_logits[0], logits[row])
+        for number, gate in row_extra["gates"].items():
+            assert_close(gate[:, 0], extra["gates"][number][:, row])
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_beams_are_reordered(mechanism: str) -> None:
+    """Three sentences with two beams each, which change places; then the first sentence is finished."""
+    model = make(mechanism)
+    encoder_out = encode(model)
+    rows = torch.tensor([0, 0, 1, 1, 2, 2])  # the sentence of each beam
+    encoder_out = model.encoder.reorder_encoder_out(encoder_out, rows)
+    prefixes = torch.tensor([[EOS, 4], [EOS, 5], [EOS, 6], [EOS, 7], [EOS, 8], [EOS, 9]])
+    state: dict[str, Any] = {}
+    for step in (1, 2):
+        model.decoder(prefixes[:, :step], encoder_out=encoder_out, incremental_state=state)
+
+    for order, words in (([1, 0, 3, 3, 4, 4], [10, 11, 12, 13, 14, 15]), ([3, 2, 5, 4], [16, 17, 18, 19])):
+        beams = torch.tensor(order)
+        rows = rows[beams]
+        prefixes = torch.cat([prefixes[beams], torch.tensor(words).unsqueeze(1)], dim=1)
+        model.decoder.reorder_incremental_state_scripting(state, beams)
+        encoder_out = model.encoder.reorder_encoder_out(encoder_out, beams)
+        logits, extra = model.decoder(prefixes, encoder_out=encoder_out, incremental_state=state, return_gates=True)
+        expected, expected_extra = model(
+            SOURCE[rows],
+            LENGTHS[rows],
+            prefixes,
+            preceding_tokens=PRECEDING[rows],
+            relation_mask=MASK[rows],
+            return_gates=True,
+        )
+        assert_close(logits[:, 0], expected[:, -1])
+        for number, gate in extra["gates"].items():
+            assert_close(gate[0], expected_extra["gates"][number][-1])
+
+
+# --- beam search ------------------------------------------------------------------------------------------------------
+
+
+def plain_transformer() -> Any:
+    """fairseq's own, as a task of ours loads it from a checkpoint: it must not mind the others' input."""
+    return make_model("transformer", seed=2, from_checkpoint=True)
+
+
+def without_targets(net_input: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in net_input.items() if name != "prev_output_tokens"}
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("ensemble", [False, True])
+def test_beam_search_scores_equal_forced_decoding(mechanism: str, ensemble: bool) -> None:
+    """Alone, and with a plain Transformer: an ensemble averages probabilities."""
+    models = [make(mechanism), *([plain_transformer()] if ensemble else [])]
+    generator = SequenceGenerator(models, DICTIONARY, beam_size=3, max_len_b=6)
+    hypotheses = generator.generate(models, {"net_input": without_targets(BATCH["net_input"])})
+    assert [len(beams) for beams in hypotheses] == [3, 3, 3]
+    for row, beams in enumerate(hypotheses):
+        for hypothesis in beams:
+            tokens = hypothesis["tokens"]
+            assert tokens[-1] == EOS and len(tokens) > 1
+            previous = torch.cat([torch.tensor([EOS]), tokens[:-1]]).unsqueeze(0)
+            net_input = {**alone(row), "prev_output_tokens": previous}
+            probabilities = [model(**net_input)[0][0].softmax(dim=-1) for model in models]
+            mean = torch.stack(probabilities).mean(dim=0)
+            expected = mean.gather(-1, tokens.unsqueeze(-1)).squeeze(-1).log()
+            torch.testing.assert_close(hypothesis["positional_scores"], expected, rtol=0, atol=1e-5, check_dtype=False)
+            assert float(hypothesis["score"]) == pytest.approx(float(expected.mean()), abs=1e-5)
+
+
+def test_gated_and_plain_model_differ() -> None:
+    """Without which the test of the ensemble would show nothing."""
+    gated, plain = make_model("rcg_transformer"), plain_transformer()
+    assert (gated(**BATCH["net_input"])[0] - plain(**BATCH["net_input"])[0]).abs().max() > 0.1
+
+
+# --- attention --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_attention_is_a_distribution_over_the_source(mechanism: str) -> None:
+    attention = make(mechanism)(**BATCH["net_input"])[1]["attn"][0]
+    assert attention.shape == (*PREVIOUS.shape, SOURCE.size(1))
+    torch.testing.assert_close(attention.sum(dim=-1), torch.ones_like(attention[..., 0]))
+    is_padding = SOURCE.eq(PAD).unsqueeze(1).expand_as(attention)
+    assert attention[is_padding].max() == 0 < attention[~is_padding].min()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"alignment_layer": 1}, {"alignment_layer": 0, "alignment_heads": 2}, {"full_context_alignment": True}],
+)
+def test_attention_is_fairseqs(options: dict[str, Any]) -> None:
+    model = make_model("context_transformer")
+    transformer = make_model("transformer")
+    # fairseq 0.12.2's encoder layers hold more names, for a fast path that is not used here.
+    transformer.load_state_dict(model.state_dict(), strict=False)
+    encoder_out = transformer.encoder(SOURCE, LENGTHS)
+    expected_logits, expected = transformer.decoder(PREVIOUS, encoder_out=encoder_out, **options)
+    logits, extra = model(**BATCH["net_input"], **options)
+    assert_close(logits, expected_logits)
+    torch.testing.assert_close(extra["attn"][0], expected["attn"][0])
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_alignment_of_translations(mechanism: str) -> None:
+    """``fairseq-generate --print-alignment``."""
+    model = make(mechanism)
+    model.prepare_for_inference_(OmegaConf.create({"generation": {"beam": 2, "print_alignment": "hard"}}))
+    generator = SequenceGeneratorWithAlignment([model], DICTIONARY, beam_size=2, max_len_b=5)
+    hypotheses = generator.generate([model], {"net_input": without_targets(BATCH["net_input"])})
+    for row, beams in enumerate(hypotheses):
+        for hypothesis in beams:
+            tokens = hypothesis["tokens"]
+            previous = torch.cat([torch.tensor([EOS]), tokens[:-1]]).unsqueeze(0)
+            expected = model(
+                SOURCE[row : row + 1],
+                LENGTHS[row : row + 1],
+                previous,
+                **{n: t[row : row + 1] for n, t in STREAMS.items()},
+            )[1]["attn"][0][0].t()
+            torch.testing.assert_close(hypothesis["attention"], expected, check_dtype=False)
+            assert len(hypothesis["alignment"]) == len(tokens) - 1  # one for each word

@@ -1,0 +1,365 @@
+"""Side streams: every row reaches its sentence, in whatever order fairseq asks; what does not fit is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import AbstractSet, Any, Dict, Iterator, List
+
+import numpy as np
+import pytest
+import torch
+from fairseq.data import data_utils
+from fairseq.dataclass import FairseqDataclass
+
+from fairseq_ctxgates.context_gates.gate_labels import IGNORE
+from fairseq_ctxgates.data import STREAMS
+from fairseq_ctxgates.data.side_stream import SideStream, SideStreamWriter, Split, find_splits, fingerprint
+from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.tasks import context_translation
+from tests.helpers.corpus import binarize
+from tests.helpers.fairseq_commands import labels_of, make_pairs, setup_task, write_gate_labels
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory with train, valid and valid1, each with gate labels. Not to be changed."""
+    return make_data(tmp_path_factory.mktemp("labelled"))
+
+
+@pytest.fixture
+def data(labelled: Path, tmp_path: Path) -> Path:
+    """A copy of the same that may be changed."""
+    return Path(shutil.copytree(labelled, tmp_path / "data"))
+
+
+def make_data(folder: Path, seed: int = 1) -> Path:
+    splits = {"train": make_pairs(60, seed), "valid": make_pairs(10, seed + 1), "valid1": make_pairs(7, seed + 2)}
+    binarize(folder, splits, "de", "en")
+    write_gate_labels(folder, list(splits))
+    return folder
+
+
+def batches(task: Any, split: str, epoch: int = 1, **options: Any) -> Iterator[Dict[str, Any]]:
+    """A shuffled epoch of a split, as fairseq-train iterates over it."""
+    options = {"max_sentences": 8, "seed": 1, **options}
+    yield from task.get_batch_iterator(task.dataset(split), epoch=epoch, **options).next_epoch_itr(shuffle=True)
+
+
+def check_labels(found: List[Dict[str, Any]], sentences: int) -> None:
+    """Every sentence came once, and each target token with its own label."""
+    assert sorted(number for batch in found for number in batch["id"].tolist()) == list(range(sentences))
+    for batch in found:
+        assert np.array_equal(batch["gate_labels"].numpy(), labels_of(batch["target"]))
+    assert any((batch["target"] == 1).any() for batch in found), "no padding: nothing was tested"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"left_pad_target": True},
+        {"left_pad_source": False},
+        {"truncate_source": True, "max_source_positions": 4},
+        {"required_seq_len_multiple": 8},
+        {"required_seq_len_multiple": 8, "left_pad_target": True},
+    ],
+    ids=lambda options: " ".join(options),
+)
+def test_labels_follow_batch_order(labelled: Path, options: Dict[str, Any]) -> None:
+    task = setup_task(labelled, **options)
+    task.load_dataset("train")
+    found = list(batches(task, "train"))
+    check_labels(found, 60)
+    if options.get("left_pad_target"):
+        assert any((batch["target"][:, 0] == 1).any() for batch in found)
+    if options.get("truncate_source"):
+        assert max(batch["net_input"]["src_tokens"].size(1) for batch in found) == 4
+    if options.get("required_seq_len_multiple"):
+        assert all(batch["target"].size(1) % 8 == 0 for batch in found)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_workers(labelled: Path, workers: int) -> None:
+    task = setup_task(labelled)
+    task.load_dataset("train")
+    check_labels(list(batches(task, "train", num_workers=workers)), 60)
+
+
+def test_text_binarized_in_the_other_direction(tmp_path: Path) -> None:
+    pairs = make_pairs(30, seed=5)
+    binarize(tmp_path, {"train": [(english, german) for german, english in pairs]}, "en", "de")
+    write_gate_labels(tmp_path)
+    assert (tmp_path / "train.gate.de-en.idx").exists()
+    task = setup_task(tmp_path)
+    task.load_dataset("train")
+    assert task.dataset("train")[0]["target"].numel() == len(pairs[0][1].split()) + 1
+    check_labels(list(batches(task, "train")), 30)
+
+
+def test_data_directories_in_turn(labelled: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    binarize(other, {"train": make_pairs(45, seed=7)}, "de", "en")
+    shutil.copy(labelled / "dict.de.txt", other)
+    shutil.copy(labelled / "dict.en.txt", other)
+    write_gate_labels(other)
+    task = setup_task(f"{labelled}:{other}")
+    task.load_dataset("valid")
+    for epoch, sentences in ((1, 60), (2, 45), (3, 60)):
+        task.load_dataset("train", epoch=epoch)
+        check_labels(list(batches(task, "train", epoch)), sentences)
+
+
+def test_several_valid_subsets(labelled: Path) -> None:
+    task = setup_task(labelled)
+    for split, sentences in (("valid", 10), ("valid1", 7)):
+        task.load_dataset(split, combine=False)
+        check_labels(list(batches(task, split)), sentences)
+
+
+def test_combined_valid_subsets(labelled: Path) -> None:
+    task = setup_task(labelled, upsample_primary=2)
+    task.load_dataset("valid", combine=True)
+    check_labels(list(batches(task, "valid")), 10 + 10 + 7)
+
+
+def test_labels_only_where_there_are_any(data: Path) -> None:
+    (data / "valid.gate.de-en.idx").unlink()
+    task = setup_task(data, upsample_primary=1)
+    for split in ("train", "valid", "valid1"):
+        task.load_dataset(split)
+        assert all(("gate_labels" in batch) == (split != "valid") for batch in batches(task, split))
+    task.load_dataset("valid", combine=True)
+    assert not any("gate_labels" in batch for batch in batches(task, "valid"))
+
+
+def test_labels_only_when_asked_for(labelled: Path) -> None:
+    task = setup_task(labelled, load_gate_labels=False)
+    task.load_dataset("train")
+    assert not any("gate_labels" in batch for batch in batches(task, "train"))
+
+
+@pytest.mark.parametrize("limit", [{"max_sentences": 8}, {"max_sentences": None, "max_tokens": 40}], ids=str)
+@pytest.mark.parametrize("load_labels", [True, False])
+def test_no_sentence_is_lost(labelled: Path, load_labels: bool, limit: Dict[str, Any]) -> None:
+    """fairseq-fixed drops a last batch of fewer sentences than --required-batch-size-multiple, 8 by default."""
+    task = setup_task(labelled, load_gate_labels=load_labels)
+    task.load_dataset("valid")
+    found = batches(task, "valid", required_batch_size_multiple=8, **limit)
+    assert sorted(number for batch in found for number in batch["id"].tolist()) == list(range(10))
+
+
+# A stream that is not in the package: its rows are read by the model, so they count towards --max-tokens.
+
+
+class Sketches(SideStream):
+    """Another rendering of the source sentence, beside it in the batch."""
+
+    name = "sketch"
+    made_by = "make-sketches {data}"
+    sides = ("source",)
+    Config = FairseqDataclass
+
+    @classmethod
+    def is_wanted(cls, config: Any, required: AbstractSet[str]) -> bool:
+        return True
+
+    def num_tokens(self, indices: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        return np.maximum(tokens, self.rows.sizes[indices])
+
+    def add_to_batch(self, batch: Dict[str, Any]) -> None:
+        rows = [self.rows[index].long() for index in batch["id"].tolist()]
+        batch["net_input"]["sketch"] = data_utils.collate_tokens(rows, pad_idx=0)
+
+
+def write_sketches(split: Split, rows: List[List[int]]) -> None:
+    metadata = {"fingerprint": fingerprint(split, Sketches.sides)}
+    with SideStreamWriter(split.stream_prefix("sketch"), np.int32, metadata) as writer:
+        for row in rows:
+            writer.add(np.array(row))
+
+
+@pytest.fixture
+def with_sketches(data: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The task with the stream above registered, on data where every tenth sentence has a long sketch."""
+    rows = [[number + 1] * (50 if number % 10 == 0 else 3) for number in range(60)]
+    write_sketches(find_splits(data, "de", "en")[0], rows)
+    monkeypatch.setattr(context_translation, "STREAMS", (*STREAMS, Sketches))
+    return setup_task(data)
+
+
+def test_a_new_stream_is_one_class(with_sketches: Any) -> None:
+    with_sketches.load_dataset("train")
+    found = list(batches(with_sketches, "train"))
+    check_labels(found, 60)
+    for batch in found:
+        assert torch.equal(batch["net_input"]["sketch"][:, 0], batch["id"] + 1)
+
+
+def test_max_tokens_counts_what_a_stream_adds(with_sketches: Any) -> None:
+    with_sketches.load_dataset("train")
+    found = list(batches(with_sketches, "train", max_sentences=None, max_tokens=100))
+    check_labels(found, 60)
+    assert max(batch["net_input"]["sketch"].numel() for batch in found) == 100
+    assert max(batch["target"].numel() for batch in found) > 60, "the batches without long sketches are large"
+    dataset = with_sketches.dataset("train")
+    assert (dataset.num_tokens(10), dataset.num_tokens(11)) == (50, dataset.dataset.num_tokens(11))
+
+
+def test_a_stream_of_empty_rows(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    split = find_splits(data, "de", "en")[0]
+    write_sketches(split, [[] for _ in range(60)])
+    task = setup_task(data)
+    task.load_dataset("train")
+    stream = Sketches.load([split], [1], task.dataset("train").dataset, task.cfg)
+    assert len(stream.rows) == 60
+    assert all(stream.rows[number].numel() == 0 for number in range(60))
+
+
+# Writing: whole or not at all
+
+
+def listing(folder: Path) -> Dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), OSError(28, "No space left on device")], ids=["kill", "full disk"]
+)
+def test_interrupted_writer_leaves_the_old_stream(data: Path, error: BaseException) -> None:
+    before = listing(data)
+    with pytest.raises(type(error)):
+        with SideStreamWriter(data / "train.gate.de-en", np.uint8, {}) as writer:
+            writer.add(np.zeros(3))
+            raise error
+    assert listing(data) == before
+
+
+def test_failure_while_finishing_leaves_the_old_stream(data: Path) -> None:
+    before = listing(data)
+    with pytest.raises(TypeError):
+        with SideStreamWriter(data / "train.gate.de-en", np.uint8, {"options": object()}) as writer:
+            writer.add(np.zeros(3))
+    assert listing(data) == before
+
+
+def test_interrupted_writer_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        with SideStreamWriter(tmp_path / "train.gate.de-en", np.uint8, {}):
+            raise KeyboardInterrupt
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_stream_without_its_json_is_refused(data: Path) -> None:
+    """What a kill between the writer's last renames leaves behind."""
+    (data / "train.gate.de-en.json").unlink()
+    refused(data, "train.gate.de-en.json", REMEDY)
+
+
+# Data that does not fit
+
+REMEDY = "run: ctxgates gate-labels"
+
+
+def refused(data: Path, *parts: str, split: str = "train") -> None:
+    """Loading a split fails before anything is done with it, with a message that has these parts."""
+    with pytest.raises(UserError) as error:
+        setup_task(data).load_dataset(split)
+    for part in (str(data), *parts):
+        assert part in str(error.value)
+
+
+def test_missing_labels_on_train(data: Path) -> None:
+    (data / "train.gate.de-en.idx").unlink()
+    refused(data, "train.gate.de-en.idx not found", f"{REMEDY} {data} -s de -t en")
+
+
+def test_data_binarized_again(data: Path) -> None:
+    binarize(data, {"train": make_pairs(60, seed=9)}, "de", "en")
+    refused(data, "train.gate.de-en", "other data", REMEDY)
+
+
+def test_shuffled_data(data: Path) -> None:
+    pairs = make_pairs(60, seed=1)
+    binarize(data, {"train": pairs[1:] + pairs[:1]}, "de", "en")
+    refused(data, "train.gate.de-en", "other data", REMEDY)
+
+
+@pytest.mark.parametrize("lang", ["de", "en"])
+def test_changed_dictionary(data: Path, lang: str) -> None:
+    path = data / f"dict.{lang}.txt"
+    first, second, *others = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([second, first, *others]))
+    refused(data, "train.gate.de-en", "dictionaries", REMEDY)
+
+
+def write_rows(data: Path, rows: List[np.ndarray]) -> None:
+    metadata = {"fingerprint": fingerprint(Split(data, "train", "de", "en"))}
+    with SideStreamWriter(data / "train.gate.de-en", np.uint8, metadata) as writer:
+        for row in rows:
+            writer.add(row)
+
+
+def test_wrong_number_of_rows(data: Path) -> None:
+    target = Split(data, "train", "de", "en").load_side("en")
+    write_rows(data, [labels_of(row) for row in target][:-1])
+    refused(data, "train.gate.de-en", "59 rows", "60 sentences", REMEDY)
+
+
+def test_wrong_length_of_a_row(data: Path) -> None:
+    rows = [labels_of(row) for row in Split(data, "train", "de", "en").load_side("en")]
+    expected = len(rows[41])
+    rows[41] = np.append(rows[41], IGNORE)
+    write_rows(data, rows)
+    refused(data, "train.gate.de-en", "row 42", f"{expected + 1} labels", f"{expected} target tokens", REMEDY)
+
+
+@pytest.mark.parametrize("extension", ["bin", "idx"])
+def test_truncated_stream(data: Path, extension: str) -> None:
+    path = data / f"train.gate.de-en.{extension}"
+    path.write_bytes(path.read_bytes()[:-5])
+    refused(data, f"train.gate.de-en.{extension}", REMEDY)
+
+
+def test_stream_of_another_run(data: Path) -> None:
+    """The index of one stream with the rows of another, as copying by hand leaves them."""
+    metadata = json.loads((data / "train.gate.de-en.json").read_text())
+    metadata["rows"] = 59
+    (data / "train.gate.de-en.json").write_text(json.dumps(metadata))
+    refused(data, "train.gate.de-en", "60 rows", "59", REMEDY)
+
+
+@pytest.mark.parametrize("split", ["train", "valid"])
+def test_truncated_text(data: Path, split: str) -> None:
+    path = data / f"{split}.de-en.en.bin"
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(UserError, match=f"{split}.de-en.en.bin is truncated"):
+        Split(data, split, "de", "en").load_side("en")
+    refused(data, f"{split}.", split=split)
+
+
+@pytest.mark.parametrize("split", ["train", "valid"])
+def test_empty_split(data: Path, split: str) -> None:
+    binarize(data, {"train": make_pairs(60, seed=1), split: []}, "de", "en")
+    with pytest.raises(UserError, match=f"{split}.de-en.de.bin .*empty"):
+        Split(data, split, "de", "en").load_side("de")
+    refused(data, f"{split}.de-en.de.bin", "empty", split=split)
+
+
+def test_missing_dictionary(data: Path) -> None:
+    (data / "dict.en.txt").unlink()
+    with pytest.raises(UserError, match="dict.en.txt not found.*fairseq-preprocess"):
+        fingerprint(Split(data, "train", "de", "en"))
+
+
+def test_language_pair_that_does_not_exist(data: Path) -> None:
+    with pytest.raises(UserError, match="fr-en.*--source-lang"):
+        find_splits(data, "fr", "en")
+    with pytest.raises(UserError, match="nowhere.*--destdir"):
+        find_splits(data / "nowhere", "de", "en")
+
+
+def test_find_splits(data: Path) -> None:
+    assert [split.name for split in find_splits(data, "de", "en")] == ["train", "valid", "valid1"]
+    assert [split.name for split in find_splits(data, "en", "de")] == ["train", "valid", "valid1"]

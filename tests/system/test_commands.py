@@ -1,0 +1,441 @@
+"""fairseq's own commands with the plugin, end to end: what a user types works, and what cannot work is refused."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from fairseq.options import get_training_parser, parse_args_and_arch
+from torch import Tensor
+
+import ctxgates
+from fairseq_ctxgates.errors import UserError
+from tests.helpers.corpus import binarize
+from tests.helpers.fairseq_commands import (
+    DECODING,
+    GATED,
+    PLAIN,
+    TASK,
+    TRAINING,
+    USER_DIR,
+    Hypothesis,
+    check_ensemble_scores,
+    check_same_translations,
+    generate,
+    hypotheses,
+    logged,
+    make_pairs,
+    run,
+    train,
+    validate,
+    write_gate_labels,
+)
+
+METERS = ("gate_loss", "gate_mean", "gate_var", "gate_agreement")
+
+
+class Trained(NamedTuple):
+    """What the tests share: data, the models trained on it, and what was logged. Not to be changed."""
+
+    data: Path
+    unlabelled: Path
+    gated: Path
+    plain: Path
+    log: str
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.gated / "checkpoint_last.pt"
+
+    @property
+    def plain_checkpoint(self) -> Path:
+        return self.plain / "checkpoint_last.pt"
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """A gated model, with --eval-bleu, and a stock Transformer of the same size."""
+    folder = tmp_path_factory.mktemp("trained")
+    splits = {"train": make_pairs(48, 1), "valid": make_pairs(10, 2), "test": make_pairs(12, 3)}
+    data = binarize(folder / "data", splits, "de", "en", joined=True)
+    unlabelled = Path(shutil.copytree(data, folder / "unlabelled"))
+    write_gate_labels(data)
+    bleu = ("--eval-bleu", "--eval-bleu-args", '{"beam": 1, "max_len_b": 12}', "--eval-bleu-detok", "space")
+    best = ("--best-checkpoint-metric", "bleu", "--maximize-best-checkpoint-metric")
+    log = train(data, folder / "gated", *GATED, "--share-all-embeddings", "--max-epoch", 3, *bleu, *best)
+    train(data, folder / "plain", *PLAIN, "--share-all-embeddings", "--max-epoch", 2, "--no-epoch-checkpoints")
+    return Trained(data, unlabelled, folder / "gated", folder / "plain", log)
+
+
+def parameters(checkpoint: Path) -> Dict[str, Tensor]:
+    """A checkpoint's parameters, without the buffers, which fairseq 0.12.2 leaves uninitialised."""
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))["model"]
+    return {name: value for name, value in state.items() if not name.endswith(("_float_tensor", "version"))}
+
+
+def check_same(found: Dict[str, Tensor], expected: Dict[str, Tensor], tolerance: float = 0.0) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.allclose(found[name], value, rtol=0, atol=tolerance), name
+
+
+@pytest.fixture(scope="session")
+def translations(trained: Trained) -> Dict[int, Hypothesis]:
+    """The test set as fairseq-generate translates it, from a data directory without labels."""
+    return generate(trained.unlabelled, trained.checkpoint)
+
+
+# Training
+
+
+def test_meters_in_the_log(trained: Trained) -> None:
+    for tag, prefix in (("train_inner", ""), ("train", "train_"), ("valid", "valid_")):
+        entries = logged(trained.log, tag)
+        assert len(entries) == (9 if tag == "train_inner" else 3)
+        for entry in entries:
+            values = {meter: float(entry[prefix + meter]) for meter in METERS}
+            assert 0 < values["gate_mean"] < 1 and 0 < values["gate_agreement"] < 1
+            assert 0 < values["gate_var"] < 0.25 and 0 < values["gate_loss"] < 1
+    losses = [float(entry["train_gate_loss"]) for entry in logged(trained.log, "train")]
+    assert losses[-1] < losses[0]
+
+
+def test_eval_bleu(trained: Trained) -> None:
+    """The scores are logged; the tests that load this checkpoint show that its meters' NumPy numbers do not hinder."""
+    assert all(0 <= float(entry["valid_bleu"]) <= 100 for entry in logged(trained.log, "valid"))
+    assert (trained.gated / "checkpoint_best.pt").exists()
+
+
+def test_resumed_run_equals_uninterrupted(trained: Trained, tmp_path: Path) -> None:
+    resume = ("--restore-file", trained.gated / "checkpoint1.pt", "--max-epoch", 3, "--share-all-embeddings")
+    log = train(trained.data, tmp_path, *GATED, *resume, "--no-epoch-checkpoints")
+    expected = [(entry["loss"], entry["gate_loss"]) for entry in logged(trained.log)]
+    assert [(entry["loss"], entry["gate_loss"]) for entry in logged(log)] == expected[3:]
+    check_same(parameters(tmp_path / "checkpoint_last.pt"), parameters(trained.checkpoint))
+
+
+def test_checkpoint_activations(trained: Trained, tmp_path: Path) -> None:
+    arguments = ("--checkpoint-activations", "--share-all-embeddings", "--max-epoch", 1)
+    log = train(trained.data, tmp_path, *GATED, *arguments)
+    for found, expected in zip(logged(log), logged(trained.log)):
+        assert {meter: found[meter] for meter in ("loss", "gnorm", *METERS)} == {
+            meter: expected[meter] for meter in ("loss", "gnorm", *METERS)
+        }
+    check_same(parameters(tmp_path / "checkpoint1.pt"), parameters(trained.gated / "checkpoint1.pt"), 1e-4)
+
+
+def test_layer_drop(trained: Trained, tmp_path: Path) -> None:
+    drop = ("--encoder-layerdrop", "0.3", "--decoder-layerdrop", "0.7", "--max-epoch", 4, "--no-epoch-checkpoints")
+    log = train(trained.data, tmp_path, *GATED, *drop)
+    # Of 12 updates some ran no decoder layer at all: there was no gate, and nothing to regularize.
+    assert min(float(entry["gate_loss"]) for entry in logged(log)) == 0
+    assert max(float(entry["gate_loss"]) for entry in logged(log)) > 0
+    checkpoint = tmp_path / "checkpoint_last.pt"
+    keep = {"encoder_layers_to_keep": "0,1", "decoder_layers_to_keep": "1"}
+    overrides = {"data": str(trained.unlabelled), **keep}
+    (model,), _, _ = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], overrides)
+    saved = parameters(checkpoint)
+    kept = {name.replace(".layers.1.", ".layers.0."): saved[name] for name in saved if "decoder.layers.1." in name}
+    check_same({name: value for name, value in model.state_dict().items() if "decoder.layers." in name}, kept)
+    found = generate(trained.unlabelled, checkpoint, "--model-overrides", keep)
+    assert len(found) == 12
+
+
+@pytest.mark.skipif(torch.__version__ < "2", reason="torch 1.12 multiplies no float16 matrices on the CPU")
+def test_float16(trained: Trained, tmp_path: Path) -> None:
+    """--memory-efficient-fp16 is what fairseq can do of --fp16 without a GPU."""
+    common = (*GATED, "--share-all-embeddings", "--max-epoch", 1, "--no-epoch-checkpoints")
+    log = train(trained.data, tmp_path, *common, "--memory-efficient-fp16", "--fp16-init-scale", "4")
+    found, expected = logged(log), logged(trained.log)[:3]
+    assert [float(entry["loss"]) for entry in found] == pytest.approx([float(e["loss"]) for e in expected], rel=0.02)
+    for meter in ("gate_mean", "gate_var", "gate_loss"):
+        assert float(found[0][meter]) == pytest.approx(float(expected[0][meter]), rel=0.02)
+
+
+# The same three updates: on the whole corpus at once, in six parts one after the other, in two processes.
+WHOLE_CORPUS = (*GATED, "--dropout", "0", "--max-epoch", "3", "--no-epoch-checkpoints")
+
+
+@pytest.fixture(scope="session")
+def whole_corpus(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("whole")
+    log = train(trained.data, folder, *WHOLE_CORPUS, "--batch-size", "48")
+    return logged(log), parameters(folder / "checkpoint_last.pt")
+
+
+def check_same_training(found: List[Dict[str, Any]], found_parameters: Dict[str, Tensor], expected: Any) -> None:
+    entries, expected_parameters = expected
+    assert len(found) == len(entries) == 3
+    for entry, expected_entry in zip(found, entries):
+        for meter in ("loss", "nll_loss", "gnorm", *METERS):
+            assert float(entry[meter]) == pytest.approx(float(expected_entry[meter]), abs=0.0011), meter
+    check_same(found_parameters, expected_parameters, 1e-4)
+
+
+def test_update_freq(trained: Trained, whole_corpus: Any, tmp_path: Path) -> None:
+    log = train(trained.data, tmp_path, *WHOLE_CORPUS, "--batch-size", "8", "--update-freq", "6")
+    check_same_training(logged(log), parameters(tmp_path / "checkpoint_last.pt"), whole_corpus)
+
+
+def test_two_processes(trained: Trained, whole_corpus: Any, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fairseq_cli.train", trained.data, *TASK, *TRAINING, *WHOLE_CORPUS]
+    command += ["--batch-size", "8", "--update-freq", "3", "--save-dir", tmp_path, "--distributed-no-spawn"]
+    command += ["--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp", "--device-id", "0"]
+    command += ["--distributed-world-size", "2", "--distributed-init-method", f"file://{tmp_path}/rendezvous"]
+    processes = [
+        subprocess.Popen(
+            [*map(str, command), "--distributed-rank", rank],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=tmp_path,
+        )
+        for rank in ("0", "1")
+    ]
+    try:
+        outputs = [process.communicate(timeout=400)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
+    check_same_training(logged(outputs[0]), parameters(tmp_path / "checkpoint_last.pt"), whole_corpus)
+
+
+# Validation and decoding
+
+
+@pytest.mark.parametrize("override", ["{}", "{'dropout': 0.3}", "{'gate_lambda': 3.0}"])
+def test_validate(trained: Trained, override: str) -> None:
+    """Without options of its own it finds the labels, since the checkpoint says that it was trained with them. Dropout
+    and the weight of the regularizer, options of the model and of the criterion, change nothing in validation."""
+    last = logged(trained.log, "valid")[-1]
+    found = validate(trained.data, trained.checkpoint, "--model-overrides", override)
+    for meter in ("loss", *METERS):
+        assert float(found[f"valid_{meter}"]) == pytest.approx(float(last[f"valid_{meter}"]), abs=2e-3)
+
+
+def test_validate_without_labels(trained: Trained) -> None:
+    found = validate(trained.unlabelled, trained.checkpoint)
+    last = logged(trained.log, "valid")[-1]
+    assert float(found["valid_loss"]) == pytest.approx(float(last["valid_loss"]), abs=2e-3)
+    assert "valid_gate_mean" in found and "valid_gate_loss" not in found
+
+
+def test_interactive_equals_generate(trained: Trained, translations: Dict[int, Hypothesis], tmp_path: Path) -> None:
+    text = tmp_path / "input"
+    text.write_text("".join(f"{source}\n" for source, _ in make_pairs(12, 3)))
+    command = (*TASK, "--path", trained.checkpoint, "--input", text, "--buffer-size", "12", *DECODING)
+    output = run("interactive", trained.unlabelled, *command, "--model-overrides", "{'dropout': 0.3}")
+    check_same_translations(hypotheses(output), translations)
+
+
+def test_score_reference(trained: Trained) -> None:
+    found = generate(trained.unlabelled, trained.checkpoint, "--score-reference")
+    assert {number: hypothesis.text for number, hypothesis in found.items()} == {
+        number: target for number, (_, target) in enumerate(make_pairs(12, 3))
+    }
+    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task(
+        [str(trained.checkpoint)], {"data": str(trained.unlabelled)}
+    )
+    task.load_dataset("test")
+    dataset = task.dataset("test")
+    model.eval()
+    for number, hypothesis in found.items():
+        sample = dataset.collater([dataset[number]])
+        with torch.no_grad():
+            log_probabilities = model.get_normalized_probs(model(**sample["net_input"]), log_probs=True)
+        score = (
+            log_probabilities.gather(2, sample["target"].unsqueeze(2)).mean().item() / torch.tensor(2.0).log().item()
+        )
+        assert hypothesis.score == pytest.approx(score, abs=1e-4)
+
+
+def test_print_alignment(trained: Trained, translations: Dict[int, Hypothesis]) -> None:
+    align = ("--print-alignment", "hard")
+    output = run("generate", trained.unlabelled, *TASK, "--path", trained.checkpoint, *DECODING, *align)
+    check_same_translations(hypotheses(output), translations)
+    alignments = dict(re.findall(r"^A-(\d+)\t(.*)$", output, flags=re.MULTILINE))
+    for number, (source, _) in enumerate(make_pairs(12, 3)):
+        pairs = [tuple(map(int, pair.split("-"))) for pair in alignments[str(number)].split()]
+        assert [target for _, target in pairs] == list(range(len(translations[number].text.split())))
+        assert all(0 <= position < len(source.split()) for position, _ in pairs)
+
+
+def test_replace_unk(trained: Trained, translations: Dict[int, Hypothesis], tmp_path: Path) -> None:
+    """fairseq reads the raw text through the dataset. (Nothing is replaced here, and nothing can be: its generators do
+    not give the alignment in the form that its replacement reads.)"""
+    for side, lang in enumerate(("de", "en")):
+        shutil.copy(trained.data / f"dict.{lang}.txt", tmp_path)
+        (tmp_path / f"test.de-en.{lang}").write_text("".join(f"{pair[side]}\n" for pair in make_pairs(12, 3)))
+    (tmp_path / "dictionary").write_text("q1 r1\n")
+    raw = ("--dataset-impl", "raw", "--replace-unk", tmp_path / "dictionary")
+    check_same_translations(generate(tmp_path, trained.checkpoint, *raw), translations)
+
+
+@pytest.mark.parametrize("order", ["gated first", "plain first"])
+def test_ensemble_of_gated_and_plain(trained: Trained, order: str) -> None:
+    paths = [str(trained.checkpoint), str(trained.plain_checkpoint)]
+    if order == "plain first":
+        paths.reverse()
+    found = generate(trained.unlabelled, ":".join(paths), "--score-reference")
+    check_ensemble_scores(found, [generate(trained.unlabelled, path, "--score-reference") for path in paths])
+
+
+def test_average_of_checkpoints_translates(trained: Trained, tmp_path: Path) -> None:
+    average = tmp_path / "average.pt"
+    inputs = ("--inputs", str(trained.gated), "--num-epoch-checkpoints", "2")
+    ctxgates.main(["average-checkpoints", *inputs, "--output", str(average)])
+    second, third = (parameters(trained.gated / f"checkpoint{epoch}.pt") for epoch in (2, 3))
+    check_same(parameters(average), {name: (second[name] + third[name]) / 2 for name in second}, 1e-6)
+    assert len(generate(trained.unlabelled, average)) == 12
+
+
+# Starting from other checkpoints
+
+
+def changed(checkpoint: Path, path: Path, change: Any) -> Path:
+    """A copy of a checkpoint whose parameters a function has changed."""
+    state = torch.load(checkpoint, map_location="cpu")
+    change(state["model"])
+    torch.save(state, path)
+    return path
+
+
+def test_warm_start(trained: Trained, tmp_path: Path) -> None:
+    start = ("--warm-start", trained.plain_checkpoint, "--lr", "0", "--max-update", 1, "--share-all-embeddings")
+    train(trained.data, tmp_path, *GATED, *start)
+    plain, found = parameters(trained.plain_checkpoint), parameters(tmp_path / "checkpoint_last.pt")
+    gates = {name for name in found if ".context_gate." in name}
+    assert len(gates) == 8
+    duplicates = re.compile(r"encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)")  # fairseq 0.12.2
+    expected = {name: value for name, value in plain.items() if not duplicates.fullmatch(name)}
+    check_same({name: value for name, value in found.items() if name not in gates}, expected)
+
+
+def test_warm_start_from_a_checkpoint_that_lacks_something(trained: Trained, tmp_path: Path) -> None:
+    lost = "decoder.layers.1.fc1.weight"
+    checkpoint = changed(trained.plain_checkpoint, tmp_path / "gutted.pt", lambda model: model.pop(lost))
+    with pytest.raises(UserError, match=f"gutted.pt.*lacks {lost}$"):
+        train(trained.data, tmp_path, *GATED, "--share-all-embeddings", "--warm-start", checkpoint)
+
+
+def test_warm_start_from_a_checkpoint_of_another_size(trained: Trained, tmp_path: Path) -> None:
+    other = ("--encoder-ffn-embed-dim", "32", "--decoder-ffn-embed-dim", "64", "--share-all-embeddings")
+    with pytest.raises(UserError, match="checkpoint_last.pt.*shapes encoder.layers.0.fc1.weight, ") as error:
+        train(trained.data, tmp_path, *GATED, *other, "--warm-start", trained.plain_checkpoint)
+    assert "decoder." not in str(error.value)
+
+
+def test_warm_start_from_a_checkpoint_of_more_layers(trained: Trained, tmp_path: Path) -> None:
+    other = ("--decoder-layers", "1", "--share-all-embeddings")
+    with pytest.raises(UserError, match="checkpoint_last.pt.*decoder.layers.1.fc1.weight"):
+        train(trained.data, tmp_path, *GATED, *other, "--warm-start", trained.plain_checkpoint)
+
+
+def test_gutted_checkpoints_are_refused(trained: Trained, tmp_path: Path) -> None:
+    """Resuming and generating stay strict, also about the parameters that a warm start may lack."""
+    lost = "decoder.layers.0.context_gate.fc2.bias"
+    checkpoint = changed(trained.gated / "checkpoint1.pt", tmp_path / "gutted.pt", lambda model: model.pop(lost))
+    with pytest.raises(Exception, match="Cannot load model parameters"):
+        train(trained.data, tmp_path, *GATED, "--share-all-embeddings", "--restore-file", checkpoint)
+    with pytest.raises(RuntimeError, match=lost):
+        generate(trained.unlabelled, checkpoint)
+
+
+# What is refused
+
+
+def test_training_without_labels(trained: Trained, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="train.gate.de-en.idx not found.*ctxgates gate-labels"):
+        train(trained.unlabelled, tmp_path, *GATED)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (("--arch", "transformer_tiny"), "--arch rcg_transformer"),
+        (("--arch", "context_transformer_tiny"), "--arch rcg_transformer"),
+        (("--regularized-layers", "9"), "--regularized-layers 9.*1 to 2"),
+    ],
+    ids=["stock transformer", "context_transformer", "layer 9"],
+)
+def test_criterion_and_model_that_do_not_fit(
+    trained: Trained, tmp_path: Path, arguments: List[str], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        train(trained.data, tmp_path, *GATED, *arguments)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", ["generate", "interactive", "validate"])
+def test_override_that_nothing_reads(trained: Trained, command: str) -> None:
+    options = ("--path", trained.checkpoint, *TASK, "--cpu", "--num-workers", "0")
+    with pytest.raises(UserError, match="--model-overrides.*'context_gat'"):
+        run(
+            command,
+            trained.data,
+            *options,
+            "--batch-size",
+            "1",
+            "--model-overrides",
+            "{'context_gat': 'none', 'dropout': 0.3}",
+        )
+
+
+@pytest.mark.parametrize("option", ["--cross-self-attention", "--no-cross-attention"])
+def test_options_that_contradict_a_source_context(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_args_and_arch(get_training_parser(), ["data", *TASK, *GATED, option])
+    assert f"unrecognized arguments: {option}" in capsys.readouterr().err
+
+
+# Hydra. In processes of their own, because it composes before it imports the user directory.
+
+
+def hydra_train(folder: Path, *arguments: str) -> str:
+    command = [sys.executable, "-m", "fairseq_cli.hydra_train", *arguments, f"common.user_dir={USER_DIR}"]
+    command += ["common.cpu=true", "dataset.num_workers=0", "dataset.batch_size=16", "optimization.max_update=1"]
+    completed = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert completed.returncode == 0, completed.stdout
+    return completed.stdout
+
+
+def model_of(checkpoint: Path) -> Any:
+    return checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))["cfg"]["model"]
+
+
+def test_hydra_with_the_yaml_file_shipped(trained: Trained, tmp_path: Path) -> None:
+    config = ("--config-dir", f"{USER_DIR}/config", "--config-name", "multi30k_rcg")
+    shutil.copytree(trained.data, tmp_path / "data-bin")
+    paths = ("task.data=data-bin", "checkpoint.save_dir=saved")
+    assert "gate_agreement" in hydra_train(tmp_path, *config, *paths, "model.decoder_layers=2")
+    checkpoint = tmp_path / "saved" / "checkpoint_last.pt"
+    model = model_of(checkpoint)
+    assert (model.context_gate, model.encoder_layers, model.decoder_layers) == ("interpolate", 3, 2)
+    shape = parameters(checkpoint)["decoder.layers.1.context_gate.fc1.weight"].shape
+    assert shape == (512, 2 * 256)
+
+
+def test_hydra_with_a_preset_by_name(trained: Trained, tmp_path: Path) -> None:
+    (tmp_path / "tiny.yaml").write_text(
+        f"""
+task: {{_name: context_translation, data: {trained.data}, source_lang: de, target_lang: en, load_gate_labels: true}}
+model: {{_name: rcg_transformer_tiny, decoder_layers: 1}}
+criterion: {{_name: gate_regularized_cross_entropy, label_smoothing: 0.1}}
+optimizer: {{_name: adam}}
+lr_scheduler: {{_name: fixed}}
+checkpoint: {{save_dir: {tmp_path / "saved"}}}
+"""
+    )
+    hydra_train(tmp_path, "--config-dir", str(tmp_path), "--config-name", "tiny")
+    model = model_of(tmp_path / "saved" / "checkpoint_last.pt")
+    assert (model.context_gate, model.encoder_embed_dim) == ("interpolate", 64)
+    assert (model.encoder_layers, model.decoder_layers) == (2, 1)

@@ -1,0 +1,347 @@
+"""Factual relations through fairseq's commands: training, generation, scoring, lines on standard input."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from fairseq.data import data_utils
+
+import fairseq_ctxgates.relations.extraction
+from fairseq_ctxgates.commands.preceding_sentences import main as preceding_sentences
+from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.relations import stream
+from fairseq_ctxgates.relations.stream import pack_tuples
+from tests.helpers.corpus import Pair, binarize
+from tests.helpers.fairseq_commands import (
+    DECODING,
+    EVAL_BLEU,
+    GATED,
+    PLAIN,
+    SEARCH,
+    SMOOTHED,
+    Hypothesis,
+    check_batches_change_nothing,
+    check_checkpoint_activations,
+    check_ensemble_scores,
+    check_same_translations,
+    check_stream_is_loaded_without_being_told,
+    differ,
+    generate,
+    interactive,
+    logged,
+    make_pairs,
+    train,
+    validate,
+    write_gate_labels,
+    write_relations,
+)
+
+FRA = ("--arch", "fra_transformer_tiny", "--load-relations", *SMOOTHED)
+SENTENCES = {"train": 48, "valid": 10, "test": 20}
+
+
+def tuples_of(source: str) -> List[List[int]]:
+    """The relations of a source sentence: its first three words, and its second with its last; none of a short one."""
+    length = len(source.split())
+    return [[0, 1, 2], [1, length - 1]] if length > 3 else []
+
+
+TEXT: Dict[str, List[Pair]] = {
+    split: make_pairs(number, seed) for seed, (split, number) in enumerate(SENTENCES.items())
+}
+
+
+def add_relations(data: Path, has_relations: bool = True) -> None:
+    """Lay the stream of :func:`tuples_of` every source, or one without relations, beside every split."""
+    for split, pairs in TEXT.items():
+        write_relations(data, split, [pack_tuples(tuples_of(source) if has_relations else []) for source, _ in pairs])
+
+
+class Trained(NamedTuple):
+    """What the tests share. Not to be changed."""
+
+    data: Path
+    log: str
+    fra: Path
+    plain: Path
+    words: Path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """A plain Transformer; one with relations that starts from it; and one whose mask relates words of any tuples."""
+    folder = tmp_path_factory.mktemp("fra")
+    data = binarize(folder / "data", TEXT, "de", "en", joined=True)
+    add_relations(data)
+    write_gate_labels(data)
+    common = ("--share-all-embeddings", "--no-epoch-checkpoints")
+    train(data, folder / "plain", *PLAIN, *common, "--max-epoch", 2)
+    start = ("--warm-start", folder / "plain" / "checkpoint_last.pt", "--separate-relation-attention")
+    log = train(data, folder / "fra", *FRA, *common, *start, "--max-epoch", 6)
+    train(data, folder / "words", *FRA, *common, "--relation-mask", "word", "--max-epoch", 2)
+    return Trained(data, log, *(folder / name / "checkpoint_last.pt" for name in ("fra", "plain", "words")))
+
+
+@pytest.fixture(scope="module")
+def translations(trained: Trained) -> Dict[int, Hypothesis]:
+    return generate(trained.data, trained.fra)
+
+
+# Training
+
+
+def test_training_goes_on_from_the_baseline(trained: Trained) -> None:
+    assert "train: side streams relation" in trained.log
+    losses = [float(entry["train_loss"]) for entry in logged(trained.log, "train")]
+    assert len(losses) == 6 and losses[-1] < losses[0]
+    new, copies = re.search(r"(\d+) of the mechanisms' own are new \((\d+) of them", trained.log).groups()  # type: ignore[union-attr]
+    assert (int(new), int(copies)) == (8 + 2, 8)
+
+
+def test_warm_started_linear_needs_no_parameters(trained: Trained, tmp_path: Path) -> None:
+    """Trained for one update at a learning rate of zero and with λ = 0, the model is the baseline."""
+    fusion = ("--relation-fusion", "linear", "--relation-lambda", 0, "--share-all-embeddings")
+    log = train(trained.data, tmp_path, *FRA, *fusion, "--warm-start", trained.plain, "--lr", "0", "--max-update", 1)
+    assert "0 of the mechanisms' own are new" in log
+    check_same_translations(
+        generate(trained.data, tmp_path / "checkpoint_last.pt"), generate(trained.data, trained.plain)
+    )
+
+
+def test_all_mechanisms_together(trained: Trained, tmp_path: Path) -> None:
+    data = Path(shutil.copytree(trained.data, tmp_path / "data"))
+    for split, number in SENTENCES.items():
+        (tmp_path / f"{split}.docids").write_text("".join(f"{row // 4}\n" for row in range(number)))
+    documents = [f"{split}={tmp_path / split}.docids" for split in SENTENCES]
+    preceding_sentences([str(data), "-s", "de", "-t", "en", "--documents", *documents])
+    mechanisms = (
+        *(*GATED, "--load-relations", "--relation-fusion", "concat-gate", "--relation-layers", "all"),
+        *("--load-preceding-sentences", "--inter-sentence-gate", "--smoothing", "ccwm", "--smoothing-side", "both"),
+    )
+    log = train(data, tmp_path / "models", *mechanisms, "--max-epoch", 2)
+    assert "side streams gate, preceding, relation" in log
+    losses = [float(entry["train_loss"]) for entry in logged(log, "train")]
+    assert losses[1] < losses[0]
+    names = checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "models" / "checkpoint_last.pt"))["model"]
+    for part in ("context_gate", "inter_sentence_gate", "relation_fusion", "smoothing"):
+        assert any(part in name for name in names)
+    assert len(generate(data, tmp_path / "models" / "checkpoint_last.pt")) == 20
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        ("--checkpoint-activations",),
+        ("--decoder-layerdrop", "0.5", "--encoder-layerdrop", "0.5"),
+        ("--update-freq", 2),
+        ("--encoder-normalize-before", "--decoder-normalize-before", "--relation-fusion", "gate"),
+        ("--relation-operation", "multiply", "--relation-fusion", "linear", "--attention-dropout", "0.1"),
+        ("--context-gate", "interpolate"),
+        ("--smoothing", "fcwm", "--smoothing-words", "all", "--smoothing-side", "encoder"),
+        ("--relation-layers", "all", "--relation-fusion", "concat-gate"),
+        *(
+            pytest.param(
+                ("--memory-efficient-fp16", "--fp16-init-scale", 4, "--relation-operation", operation),
+                marks=pytest.mark.skipif(torch.__version__ < "2", reason="torch 1.12 multiplies no float16 on the CPU"),
+            )
+            for operation in ("fill", "multiply")
+        ),
+        EVAL_BLEU,
+    ],
+)
+def test_options_of_fairseq(trained: Trained, tmp_path: Path, extra: Tuple[Any, ...]) -> None:
+    log = train(trained.data, tmp_path, *FRA, *extra, "--dropout", 0, "--max-epoch", 2)
+    losses = [float(entry["train_loss"]) for entry in logged(log, "train")]
+    assert losses[1] < losses[0]
+
+
+def test_checkpoint_activations_change_nothing(trained: Trained, tmp_path: Path) -> None:
+    check_checkpoint_activations(trained.data, tmp_path, *FRA)
+
+
+def test_padding_side_of_the_source(trained: Trained, tmp_path: Path) -> None:
+    scores = []
+    for side, option in (("left", ()), ("right", ("--left-pad-source",))):  # which turns it off
+        log = train(trained.data, tmp_path / side, *FRA, *option, "--dropout", 0, "--max-epoch", 1)
+        scores.append(float(logged(log, "valid")[-1]["valid_loss"]))
+    assert scores[0] == pytest.approx(scores[1], abs=2e-3)
+
+
+# Generation
+
+
+def forced_scores(trained: Trained, checkpoint: Path, targets: Sequence[str]) -> List[float]:
+    """The score of these translations of the test set, log2 P for each token, all sentences in one batch: with padding
+    in source and target."""
+    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], {"data": str(trained.data)})
+    model.eval()
+    task.load_dataset("test")
+    dataset = task.dataset("test")
+    net_input = dataset.collater([dataset[row] for row in range(len(dataset))])["net_input"]
+    ids = dataset.collater([dataset[row] for row in range(len(dataset))])["id"].tolist()
+    assert net_input["src_tokens"].eq(task.source_dictionary.pad()).any()
+    dictionary = task.target_dictionary
+    tokens = [dictionary.encode_line(targets[row], add_if_not_exist=False).long() for row in ids]
+    pad, eos = dictionary.pad(), dictionary.eos()
+    target = data_utils.collate_tokens(tokens, pad)
+    net_input["prev_output_tokens"] = data_utils.collate_tokens(tokens, pad, eos, move_eos_to_beginning=True)
+    with torch.no_grad():
+        log_probs = model.get_normalized_probs(model(**net_input), log_probs=True)
+    scores = log_probs.gather(2, target.unsqueeze(2)).squeeze(2).masked_fill(target.eq(pad), 0).sum(dim=1)
+    means = scores / target.ne(pad).sum(dim=1) / torch.tensor(2.0).log()
+    return [means[ids.index(row)].item() for row in range(len(ids))]
+
+
+@pytest.mark.parametrize("model", ["fra", "words"])
+def test_generate_scores_as_forced_decoding(trained: Trained, model: str) -> None:
+    """The classic stack has a fast path for encoders that drops the mask where there is padding."""
+    checkpoint = getattr(trained, model)
+    found = generate(trained.data, checkpoint)
+    scores = forced_scores(trained, checkpoint, [found[row].text for row in range(20)])
+    assert scores == pytest.approx([found[row].score for row in range(20)], abs=1e-4)
+    blind = generate(trained.data, checkpoint, "--model-overrides", "{'relation_ablation': 'compare'}")
+    related = [row for row, (source, _) in enumerate(TEXT["test"]) if tuples_of(source)]
+    assert set(differ(blind, found)) <= set(related) and len(differ(blind, found)) > 8, "the mask counts"
+
+
+@pytest.mark.parametrize("size", [("--batch-size", "1"), ("--batch-size", "20"), ("--max-tokens", "24")])
+def test_batches_change_nothing(trained: Trained, translations: Dict[int, Hypothesis], size: Tuple[str, str]) -> None:
+    assert len(translations) == 20
+    check_batches_change_nothing(trained.data, trained.fra, size, translations)
+
+
+def test_relations_are_loaded_without_being_told(trained: Trained, tmp_path: Path) -> None:
+    check_stream_is_loaded_without_being_told(trained.data, trained.fra, trained.log, "relation", "relations", tmp_path)
+
+
+def test_the_kind_of_mask_is_in_the_checkpoint(trained: Trained) -> None:
+    found = generate(trained.data, trained.words)
+    check_same_translations(generate(trained.data, trained.words, "--relation-mask", "word"), found)
+    pair = generate(trained.data, trained.words, "--relation-mask", "pair")
+    assert len(differ(pair, found)) > 5
+    with pytest.raises(UserError, match="--path: one model was trained with --relation-mask"):
+        generate(trained.data, f"{trained.fra}:{trained.words}")
+    plain = generate(trained.data, f"{trained.words}:{trained.plain}")  # which reads no mask
+    check_same_translations(generate(trained.data, f"{trained.plain}:{trained.words}"), plain)
+
+
+def test_compare_fusion_equals_no_relations(trained: Trained, tmp_path: Path) -> None:
+    """And it needs no stream."""
+    data = Path(shutil.copytree(trained.data, tmp_path / "data"))
+    add_relations(data, has_relations=False)
+    expected = generate(data, trained.fra)
+    for path in data.glob("*.relation.*"):
+        path.unlink()
+    compare = ("--model-overrides", "{'relation_ablation': 'compare'}")
+    check_same_translations(generate(data, trained.fra, *compare), expected)
+    # fairseq-validate takes the options of training, --load-relations with them.
+    assert (
+        validate(trained.data, trained.fra, *compare)["valid_loss"] != validate(trained.data, trained.fra)["valid_loss"]
+    )
+
+
+@pytest.fixture(scope="module")
+def rnnsearch(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of ours that knows no relations."""
+    folder = tmp_path_factory.mktemp("rnnsearch")
+    sizes = (f"--{side}-{size}" for side in ("encoder", "decoder") for size in ("embed-dim", "hidden-size"))
+    options = ("--arch", "rnnsearch", *SMOOTHED, *(part for size in sizes for part in (size, 16)), "--max-epoch", 1)
+    train(trained.data, folder, *options, "--no-epoch-checkpoints")
+    return folder / "checkpoint_last.pt"
+
+
+@pytest.mark.parametrize("other", ["plain", "rnnsearch"])
+@pytest.mark.parametrize("scoring", [(), ("--score-reference",)])
+def test_ensemble_with_a_model_that_reads_no_relations(
+    trained: Trained, rnnsearch: Path, other: str, scoring: Tuple[str, ...]
+) -> None:
+    paths = [str(trained.fra), str({"plain": trained.plain, "rnnsearch": rnnsearch}[other])]
+    found = generate(trained.data, ":".join(paths), *scoring)
+    check_same_translations(generate(trained.data, ":".join(paths[::-1]), *scoring), found)
+    if scoring:
+        check_ensemble_scores(found, [generate(trained.data, path, *scoring) for path in paths])
+
+
+# Lines on standard input
+
+
+class Extractor:
+    """Knows the relations of :func:`tuples_of`; parses no empty sentence."""
+
+    def __enter__(self) -> Extractor:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+    def extract(self, sentences: Sequence[Sequence[str]]) -> List[Any]:
+        return [tuples_of(" ".join(words)) if words else None for words in sentences]
+
+
+@pytest.mark.parametrize("buffer_size", [1, 7, 100])
+def test_interactive_equals_generate(
+    trained: Trained,
+    translations: Dict[int, Hypothesis],
+    tmp_path: Path,
+    buffer_size: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fairseq_ctxgates.relations.extraction, "build_extractor", lambda *_: Extractor())
+    stream._open_extractor.cache_clear()
+    lines = ["", *(source for source, _ in TEXT["test"])]
+    random.Random(5).shuffle(lines)
+    sizes = ("--buffer-size", buffer_size, "--batch-size", min(buffer_size, 4))
+    found = interactive(trained.data, trained.fra, lines, tmp_path, *SEARCH, *sizes, "--relation-extractor", "known")
+    stream._open_extractor.cache_clear()
+    row_of = {source: row for row, (source, _) in enumerate(TEXT["test"])}
+    for line, hypothesis in zip(lines, found):
+        if line:
+            check_same_translations({0: hypothesis}, {0: translations[row_of[line]]})
+
+
+def test_interactive_without_an_extractor_has_no_relations(trained: Trained, tmp_path: Path) -> None:
+    stream._warn_that_there_are_none.cache_clear()
+    data = Path(shutil.copytree(trained.data, tmp_path / "data"))
+    add_relations(data, has_relations=False)
+    lines = [source for source, _ in TEXT["test"]]
+    found = interactive(trained.data, trained.fra, lines, tmp_path, *DECODING, "--buffer-size", 8)
+    check_same_translations(dict(enumerate(found)), generate(data, trained.fra))
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((*PLAIN, "--load-relations"), "--load-relations needs an architecture.*fra_transformer"),
+        ((*FRA, "--relation-fusion", "none"), "--load-relations needs an architecture"),
+        ((*FRA, "--concatenate-preceding", "</s>"), "--concatenate-preceding does not go with relations"),
+        ((*FRA, "--relation-layers", "3"), "--relation-layers 3: the model has layers 1 to 2"),
+        ((*FRA, "--relation-fusion", "linear", "--relation-lambda", "2"), "--relation-lambda 2.0.*between 0 and 1"),
+        ((*FRA, "--relation-fusion", "sum"), "invalid choice: 'sum'"),
+        ((*FRA, "--relation-mask", "tuple"), "invalid choice: 'tuple'"),
+        (("--arch", "context_transformer_tiny", *SMOOTHED, "--relation-operation", "multiply"), "--relation-fusion"),
+        (("--arch", "isg_transformer_tiny", *SMOOTHED, "--separate-relation-attention"), "--relation-fusion"),
+        ((*FRA, "--task", "translation"), "--task context_translation|unrecognized arguments: --load-relations"),
+        (("--arch", "fra_transformer_tiny", *SMOOTHED, "--task", "translation"), "--task context_translation"),
+    ],
+)
+def test_options_that_do_not_fit(
+    trained: Trained, tmp_path: Path, options: Tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises((UserError, SystemExit)) as error:
+        train(trained.data, tmp_path / "models", *options)
+    assert re.search(message, str(error.value) + capsys.readouterr().err)
+
+
+def test_a_mistyped_ablation_is_refused(trained: Trained) -> None:
+    with pytest.raises(UserError, match="relation_ablaton"):
+        generate(trained.data, trained.fra, "--model-overrides", "{'relation_ablaton': 'compare'}")

@@ -1,0 +1,399 @@
+"""The quick start: its corpus is what the design says, its probes cannot be solved without what they probe, and its
+commands report what happened."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import itertools
+import json
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from examples.quickstart import make_corpus, probe, run
+from fairseq_ctxgates.errors import UserError
+from tests.helpers.models import DICTIONARY, make_batch
+
+SPLITS = ("train", "valid", "test", "probe-preceding", "probe-relations", "probe-collocation", "probe-unknown")
+# Of all files of seed 1 in the order of their names: the same on every system and every Python.
+DIGEST = "955b7dcd9b3ba32bbea56fc4df5b8822"
+
+
+class Line(NamedTuple):
+    """What the files of a split say of one sentence."""
+
+    document: str
+    source: tuple[str, ...]
+    target: tuple[str, ...]
+    tuples: tuple[tuple[str, ...], ...]  # the source words of each tuple
+    probed: tuple[tuple[int, str, str], ...]  # position from 0, word, rival
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("quickstart") / "new" / "corpus"
+    make_corpus.main([str(path)])
+    return path
+
+
+@pytest.fixture(scope="module")
+def corpus(folder: Path) -> dict[str, list[Line]]:
+    return {split: read_split(folder, split) for split in SPLITS}
+
+
+def read_split(folder: Path, split: str) -> list[Line]:
+    source, target, documents, tuples = (
+        (folder / f"{split}.{extension}").read_text(encoding="utf-8").splitlines()
+        for extension in ("en", "de", "docids", "tuples.jsonl")
+    )
+    assert len(source) == len(target) == len(documents) == len(tuples)
+    probed = defaultdict(list)
+    if split.startswith("probe-"):
+        rows = (folder / f"{split}.probed.tsv").read_text(encoding="utf-8").splitlines()
+        for line, position, word, rival in (row.split("\t") for row in rows[1:]):
+            probed[int(line) - 1].append((int(position) - 1, word, rival))
+    lines = []
+    for index, (document, words, translation, row) in enumerate(zip(documents, source, target, tuples)):
+        parsed = json.loads(row)
+        assert parsed["words"] == words.split()
+        related = tuple(
+            tuple(parsed["words"][position] for role in ("subject", "relation", "object") for position in found[role])
+            for found in parsed["tuples"]
+        )
+        lines.append(Line(document, tuple(words.split()), tuple(translation.split()), related, tuple(probed[index])))
+    return lines
+
+
+def with_predecessor(lines: list[Line]) -> list[tuple[Line, Line]]:
+    """Each sentence that is not its document's first, after the one before it."""
+    return [(first, second) for first, second in zip(lines, lines[1:]) if first.document == second.document]
+
+
+# --- corpus -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_seed_gives_the_same_bytes_everywhere(folder: Path) -> None:
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted(folder.iterdir()):
+        digest.update(path.name.encode() + path.read_bytes())
+    assert digest.hexdigest() == DIGEST
+
+
+def test_another_seed_gives_another_corpus() -> None:
+    first, second = (make_corpus.make_corpus(seed)["train"] for seed in (1, 2))
+    assert sum(a == b for a, b in zip(first, second)) < 10
+
+
+def test_size(corpus: dict[str, list[Line]]) -> None:
+    assert len(corpus["train"]) == 5000
+    sizes = Counter(Counter(line.document for line in corpus["train"]).values())
+    assert sizes == {5: 1000}
+    assert 130 <= len({word for line in corpus["train"] for word in line.source}) <= 170
+    # No document's name occurs in two splits, nor in two places of one.
+    names = [name for split in SPLITS for name, _ in itertools.groupby(line.document for line in corpus[split])]
+    assert len(names) == len(set(names))
+
+
+def test_every_word_of_a_probe_is_in_the_training_text(corpus: dict[str, list[Line]]) -> None:
+    for side in ("source", "target"):
+        known = {word for line in corpus["train"] for word in getattr(line, side)}
+        assert {word for split in SPLITS for line in corpus[split] for word in getattr(line, side)} == known
+
+
+def test_probed_words_stand_where_the_probe_says(corpus: dict[str, list[Line]]) -> None:
+    for split in SPLITS:
+        for line in corpus[split]:
+            for position, word, rival in line.probed:
+                assert line.target[position] == word != rival
+
+
+# --- preceding sentence -----------------------------------------------------------------------------------------------
+
+
+def senses(lines: list[Line]) -> list[tuple[str, tuple[str, ...], str]]:
+    """The topic before each ambiguous sentence, the sentence, and the translation of its ambiguous word."""
+    return [(a.source[2], b.source, b.target[3]) for a, b in with_predecessor(lines) if b.source[:2] == ("we", "see")]
+
+
+def test_the_topic_decides_the_ambiguous_word(corpus: dict[str, list[Line]]) -> None:
+    train = senses(corpus["train"])
+    assert len(train) == 1000
+    # Topics are of one class when they give some word the same translation: two classes of ten topics come out.
+    translation = {(topic, source[3]): word for topic, source, word in train}
+    cranes = {topic: word for (topic, ambiguous), word in translation.items() if ambiguous == "cranes"}
+    assert Counter(cranes.values()) == {"kraniche": 10, "kräne": 10}
+    for topic, source, word in itertools.chain(train, senses(corpus["test"]), senses(corpus["probe-preceding"])):
+        assert translation[topic, source[3]] == word
+        alike = {translation[other, source[3]] for other in cranes if cranes[other] == cranes[topic]}
+        assert alike == {word}
+
+
+def test_the_ambiguous_sentence_alone_does_not(corpus: dict[str, list[Line]]) -> None:
+    train = senses(corpus["train"])
+    by_word: dict[str, Counter[bool]] = defaultdict(Counter)
+    by_adjective: dict[str, Counter[bool]] = defaultdict(Counter)
+    nature = {"kraniche", "robben", "nüsse", "hechte", "mäuse", "käfer"}
+    for _, source, word in train:
+        by_word[source[3]][word in nature] += 1
+        by_adjective[source[2]][word in nature] += 1
+    for counts in (*by_word.values(), *by_adjective.values()):
+        assert 0.35 < counts[True] / (counts[True] + counts[False]) < 0.65
+
+
+def test_preceding_probe_is_of_minimal_pairs(corpus: dict[str, list[Line]]) -> None:
+    pairs = with_predecessor(corpus["probe-preceding"])
+    assert len(pairs) == 240 == sum(bool(line.probed) for line in corpus["probe-preceding"])
+    for (topic, first), (other_topic, second) in zip(pairs[::2], pairs[1::2]):
+        assert first.source == second.source
+        assert topic.source != other_topic.source
+        ((position, word, rival),) = first.probed
+        assert second.probed == ((position, rival, word),)
+        assert first.target[:position] == second.target[:position]
+
+
+def test_preceding_probe_is_not_in_the_training_text(corpus: dict[str, list[Line]]) -> None:
+    train = {(first.source, second.source) for first, second in with_predecessor(corpus["train"])}
+    assert not train & {(first.source, second.source) for first, second in with_predecessor(corpus["probe-preceding"])}
+
+
+# --- relations --------------------------------------------------------------------------------------------------------
+
+
+def relation_lines(lines: list[Line]) -> list[Line]:
+    return [line for line in lines if line.tuples]
+
+
+def test_tuples_decide_the_translation(corpus: dict[str, list[Line]]) -> None:
+    table = {**make_corpus.AGENTS, **make_corpus.VERBS, **make_corpus.PATIENTS}
+    for line in itertools.chain.from_iterable(relation_lines(lines) for lines in corpus.values()):
+        assert len(set(line.source)) == 7
+        assert {word for found in line.tuples for word in found} == set(line.source[:6])
+        clauses = [" ".join(table[word] for word in found) for found in line.tuples]
+        assert " ".join(line.target) == f"{clauses[0]} und {clauses[1]} ."
+        assert [found[0] for found in line.tuples] == list(line.source[:2])
+
+
+def test_assignments_are_as_likely_in_the_training_text(corpus: dict[str, list[Line]]) -> None:
+    train = relation_lines(corpus["train"])
+    assert len(train) == 1000
+    found = Counter((line.tuples[0][1] == line.source[2], line.tuples[0][2] == line.source[4]) for line in train)
+    assert len(found) == 4
+    assert all(200 < number < 300 for number in found.values())
+
+
+def test_relation_probe_has_every_sentence_under_all_assignments(corpus: dict[str, list[Line]]) -> None:
+    lines = corpus["probe-relations"]
+    assert len(lines) == 240
+    for number in range(0, len(lines), 4):
+        group = lines[number : number + 4]
+        assert len({line.source for line in group}) == 1
+        assert len({line.tuples for line in group}) == len({line.target for line in group}) == 4
+        # The first verb and the first patient: whatever a model says without the tuples is right half the time.
+        assert all([position for position, _, _ in line.probed] == [1, 2] for line in group)
+        for index in range(2):
+            counts = Counter(line.probed[index][1] for line in group)
+            assert sorted(counts.values()) == [2, 2]
+        for verb in {line.target[1] for line in group}:
+            assert len({line.target[2] for line in group if line.target[1] == verb}) == 2
+
+
+def test_relation_probe_is_not_in_the_training_text(corpus: dict[str, list[Line]]) -> None:
+    assert not {line.source for line in corpus["train"]} & {line.source for line in corpus["probe-relations"]}
+
+
+# --- collocation trap -------------------------------------------------------------------------------------------------
+
+
+def objects(lines: list[Line]) -> Counter[tuple[str, str]]:
+    """How often each trap verb has each object."""
+    return Counter((line.target[1], line.target[2]) for line in lines if line.source[1] in make_corpus.TRAP_VERBS)
+
+
+def test_a_trap_verb_nearly_always_has_its_object(corpus: dict[str, list[Line]]) -> None:
+    pairs = objects(corpus["train"])
+    assert sum(pairs.values()) == 1000
+    usual = {verb: max((n, thing) for (other, thing), n in pairs.items() if other == verb)[1] for verb, _ in pairs}
+    assert len(set(usual.values())) == 10
+    assert 930 < sum(pairs[verb, thing] for verb, thing in usual.items()) < 970
+    for line in corpus["probe-collocation"]:
+        ((_, word, rival),) = line.probed
+        assert usual[line.target[1]] == rival != word
+
+
+def test_collocation_probe_has_other_objects_than_the_training_text(corpus: dict[str, list[Line]]) -> None:
+    assert not set(objects(corpus["train"])) & set(objects(corpus["probe-collocation"]))
+
+
+# --- unknown words ----------------------------------------------------------------------------------------------------
+
+
+def neighbours(lines: list[Line]) -> dict[tuple[str, str], str]:
+    """The translation of the unknown word by its neighbours, which must not depend on anything else."""
+    found: dict[tuple[str, str], str] = {}
+    for line in lines:
+        if "<unk>" in line.source:
+            left, unknown, right = line.source[:3]
+            assert unknown == "<unk>"
+            assert found.setdefault((left, right), line.target[1]) == line.target[1]
+    return found
+
+
+def test_unknown_words_are_translated_by_exclusive_or(corpus: dict[str, list[Line]]) -> None:
+    train, probed = neighbours(corpus["train"]), neighbours(corpus["probe-unknown"])
+    assert (len(train), len(probed)) == (80, 20)
+    assert not set(train) & set(probed)
+    both = {**train, **probed}
+    lefts, rights = ({pair[side] for pair in both} for side in range(2))
+    # Read the types off one row and one column of the table: the rest is their exclusive-or.
+    left_type = {left: both[left, "shout"] for left in lefts}
+    right_type = {right: both["red", right] for right in rights}
+    for left, right in itertools.product(lefts, rights):
+        assert (both[left, right] == both["red", "shout"]) == (
+            (left_type[left] == both["red", "shout"]) == (right_type[right] == both["red", "shout"])
+        )
+    # Neither neighbour alone says anything.
+    for word in (*lefts, *rights):
+        assert sorted(Counter(both[pair] for pair in both if word in pair).values()) == [5, 5]
+
+
+# --- probing ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_word_of_several_sub_words_needs_each_of_them() -> None:
+    tokens = ["kra@@", "niche", "sind", "gro@@", "ß", "</s>"]
+    ranked_first = ["kra@@", "niche", "war", "gro@@", "s", "</s>"]
+    assert probe.join_words(tokens, ranked_first) == [
+        ("kraniche", True),
+        ("sind", False),
+        ("groß", False),
+        ("</s>", True),
+    ]
+
+
+class FakeInference:
+    """Stands for a model that always ranks the words of ``said`` first, and a split of two sentences."""
+
+    class task:  # noqa: D106, N801
+        target_dictionary = DICTIONARY
+
+    def __init__(self, targets: list[list[int]], said: list[list[int]]) -> None:
+        self._targets = targets
+        self._said = said
+
+    def batches(self, *_: Any) -> list[dict[str, Any]]:
+        batch = make_batch(self._targets, self._targets)
+        # fairseq sorts the sentences of a batch by length.
+        order = torch.tensor(list(reversed(range(len(self._targets)))))
+        return [{"id": order, "target": batch["target"][order], "net_input": {"order": order}}]
+
+    def model(self, order: torch.Tensor) -> tuple[torch.Tensor, None]:
+        said = make_batch(self._said, self._said)["target"][order]
+        return torch.nn.functional.one_hot(said, len(DICTIONARY)).float(), None
+
+
+def test_accuracy_by_hand(tmp_path: Path) -> None:
+    # Words are w0 = 4, w1 = 5, ...: line 1 is "w0 w1", line 2 "w2 w3 w4".
+    inference: Any = FakeInference(targets=[[4, 5], [6, 7, 8]], said=[[4, 9], [9, 7, 8]])
+    table = tmp_path / "probed.tsv"
+    table.write_text("line\tposition\tword\trival\n1\t2\tw1\tw5\n2\t2\tw3\tw5\n2\t3\tw4\tw5\n", encoding="utf-8")
+    assert probe.score_probe(inference, "test", table) == (2, 3)
+    table.write_text("line\tposition\tword\trival\n1\t2\tw2\tw5\n", encoding="utf-8")
+    with pytest.raises(UserError, match="word 2 of line 1 of test is not 'w2'"):
+        probe.score_probe(inference, "test", table)
+    with pytest.raises(UserError, match="missing.tsv not found"):
+        probe.score_probe(inference, "test", tmp_path / "missing.tsv")
+
+
+# --- the demo ---------------------------------------------------------------------------------------------------------
+
+
+def make_demo(tmp_path: Path) -> tuple[Path, run.Console, io.StringIO]:
+    output = io.StringIO()
+    run.prepare_directory(tmp_path / "demo")
+    return tmp_path / "demo", run.Console(output), output
+
+
+def test_jobs_run_their_steps_in_order_in_the_demo_folder(tmp_path: Path) -> None:
+    directory, console, output = make_demo(tmp_path)
+    job = run.Job("data", [run.Step("one", "echo 1 > file", "a.log"), run.Step("two", "cat file\nls", "b.log")])
+    run.run_jobs([job], directory, console, updates=1)
+    assert (directory / "logs" / "b.log").read_text().split() == ["1", "file", "logs", run.MARKER]
+    assert output.getvalue().splitlines()[:3] == ["$ echo 1 > file", "$ cat file", "$ ls"]
+
+
+def test_a_step_that_fails_ends_the_demo_and_shows_why(tmp_path: Path) -> None:
+    directory, console, _ = make_demo(tmp_path)
+    failing = run.Job("first", [run.Step("breaking", "echo the reason\nfalse\necho not reached", "a.log")])
+    waiting = run.Job("second", [run.Step("waiting", "sleep 60", "b.log")])
+    with pytest.raises(SystemExit) as error:
+        run.run_jobs([waiting, failing], directory, console, updates=1)
+    assert "the reason\nerror: first: breaking failed with status 1" in str(error.value)
+    assert str(directory / "logs" / "a.log") in str(error.value)
+    assert "not reached" not in str(error.value)
+    assert waiting.process is not None
+    assert waiting.process.wait(timeout=5) != 0
+
+
+def test_progress_of_a_training(tmp_path: Path) -> None:
+    directory, _, _ = make_demo(tmp_path)
+    job = run.Job("plain", [run.Step("training", "", "a.log")], position=0)
+    log = directory / "logs" / "a.log"
+    log.write_text("2026-01-01 | INFO | fairseq_cli.train | Start\n")
+    assert run.progress_of(job, directory, 100) == "plain: starting"
+    entry = json.dumps({"epoch": 2, "loss": "3.456", "num_updates": "40"})
+    log.write_text(f"2026-01-01 | INFO | train_inner | {entry}\n2026-01-01 | INFO | valid | {{}}\n")
+    assert run.progress_of(job, directory, 100) == "plain: epoch 2, 40/100 updates, loss 3.46"
+
+
+def test_only_an_earlier_demo_is_removed(tmp_path: Path) -> None:
+    directory, _, _ = make_demo(tmp_path)
+    (directory / "old").touch()
+    run.prepare_directory(directory)
+    assert not (directory / "old").exists()
+    (tmp_path / "mine").touch()
+    with pytest.raises(SystemExit, match="not an earlier demo's"):
+        run.prepare_directory(tmp_path)
+    assert (tmp_path / "mine").exists()
+
+
+def test_report_has_a_row_for_each_model() -> None:
+    bleu = {"score": 76.64, "signature": "nrefs:1"}
+    probes = {"test1": 0.5, "test2": 0.25, "test3": 1.0, "test4": 0.125}
+    gates = {
+        "majority_share": 0.7,
+        "all": {"mean": 0.4, "variance": 0.12345, "agreement": 0.61, "hinge": 0.0123},
+    }
+    trap = {"majority_share": 0.8, "all": {"agreement": 0.9}}
+    rows = list(
+        run.table_rows(
+            {
+                "plain": {"bleu": bleu, "probes": probes},
+                "gated": {"bleu": bleu, "probes": probes, "gates": gates, "trap_gates": trap},
+            }
+        )
+    )
+    assert rows[0][:6] == ["model", "BLEU", "preceding", "relations", "collocation", "unknown"]
+    assert rows[1] == ["plain", "76.6", "0.50", "0.25", "1.00", "0.12", "—", "—", "—", "—", "—"]
+    assert rows[2][6:] == ["0.400", "0.1235", "0.610", "0.0123", "0.900"]
+    assert {len(row) for row in rows} == {11}
+
+
+def test_commands_name_the_splits_that_fairseq_makes() -> None:
+    (binarizing,) = (step for step in run.preparation([]).steps if step.what == "binarizing")
+    names = binarizing.command.split("--testpref ")[1].split()[0].split(",")
+    assert {f"test{number or ''}": Path(name).name for number, name in enumerate(names)} == {
+        "test": "test",
+        **{split: name for name, split in run.PROBES.items()},
+    }
+
+
+def test_python_of_the_demo_is_the_one_that_runs_it(tmp_path: Path) -> None:
+    directory, console, _ = make_demo(tmp_path)
+    step = run.Step("asking", 'python -c "import sys; print(sys.prefix)"', "a.log")
+    run.run_jobs([run.Job("data", [step])], directory, console, updates=1)
+    assert (directory / "logs" / "a.log").read_text().strip() == sys.prefix

@@ -1,0 +1,115 @@
+"""The README's commands for an existing pipeline run as they stand there, with a smaller model and fewer epochs."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Dict
+
+import pytest
+
+from fairseq_ctxgates.commands import gate_labels
+from tests.helpers.corpus import binarize
+from tests.helpers.fairseq_commands import DECODING, GATED, PLAIN, TASK, make_pairs, run, train
+
+README = Path(__file__).parent.parent.parent / "README.md"
+SPLITS = {
+    name: make_pairs(number, seed) for seed, (name, number) in enumerate({"train": 30, "valid": 5, "test": 5}.items())
+}
+
+
+def run_block(name: str, smaller: Dict[str, str], folder: Path) -> str:
+    """Run the commands of a marked block in a folder, each text of ``smaller`` replaced, and return what they print."""
+    block = rf"<!-- test: {name} -->\n```bash\n(.*?)```"
+    match = re.search(block, README.read_text(encoding="utf-8"), re.DOTALL)
+    assert match
+    commands = match[1]
+    for full, small in smaller.items():
+        assert full in commands
+        commands = commands.replace(full, small)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    finished = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", commands],
+        cwd=folder,
+        env={**os.environ, "PATH": path, "CUDA_VISIBLE_DEVICES": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert finished.returncode == 0, finished.stdout
+    return finished.stdout
+
+
+@pytest.mark.slow
+def test_pipeline(tmp_path: Path) -> None:
+    smaller = {
+        "--arch rcg_transformer ": "--arch rcg_transformer_tiny ",
+        "--max-epoch 30": "--max-epoch 2",
+        "--num-epoch-checkpoints 5": "--num-epoch-checkpoints 2",
+    }
+    binarize(tmp_path / "data-bin" / "X", SPLITS, "de", "en", joined=True)
+    output = run_block("pipeline", smaller, tmp_path)
+    assert len(re.findall(r"^D-\d+", output, re.MULTILINE)) == 5
+    assert "gate_agreement" in output
+    assert (tmp_path / "checkpoints/rcg/average.pt").exists()
+    assert (tmp_path / "gates.png").exists()
+
+
+@pytest.mark.slow
+def test_documents(tmp_path: Path) -> None:
+    smaller = {"--arch isg_transformer ": "--arch isg_transformer_tiny ", "--max-epoch 30": "--max-epoch 2"}
+    data = binarize(tmp_path / "data-bin" / "X", SPLITS, "de", "en", joined=True)
+    for split, pairs in SPLITS.items():
+        (tmp_path / f"{split}.docids").write_text("".join(f"document {row // 3}\n" for row in range(len(pairs))))
+    (tmp_path / "test.de").write_text("".join(f"{source}\n" for source, _ in SPLITS["test"]))
+    train(data, tmp_path / "checkpoints" / "transformer", *PLAIN, "--share-all-embeddings", "--max-epoch", 1)
+
+    output = run_block("documents", smaller, tmp_path)
+
+    generated, typed = output.split("Sentence buffer size:")
+    by_row = dict(re.findall(r"^H-(\d+)\t(.*)$", generated, re.MULTILINE))
+    by_line = dict(re.findall(r"^H-(\d+)\t(.*)$", typed, re.MULTILINE))
+    # The empty line between the two documents, of three sentences and of two, has number 3.
+    lines = [by_line[number] for number in ("0", "1", "2", "4", "5")]
+    for found, expected in zip(lines, (by_row[str(row)] for row in range(5))):
+        assert found.split("\t")[1] == expected.split("\t")[1]
+        assert float(found.split("\t")[0]) == pytest.approx(float(expected.split("\t")[0]), abs=1e-4)
+
+
+@pytest.mark.slow
+def test_relations(tmp_path: Path, corenlp_url: str) -> None:
+    smaller = {"--arch fra_transformer ": "--arch fra_transformer_tiny ", "--max-epoch 30": "--max-epoch 2"}
+    sentences = ("the old farmer sells apples .", "a dog chases the cat .", "two children play in the park .")
+    text = {split: [(sentences[row % 3], target) for row, (_, target) in enumerate(SPLITS[split])] for split in SPLITS}
+    binarize(tmp_path / "data-bin" / "X", text, "en", "de", joined=True)
+    (tmp_path / "test.en").write_text("".join(f"{source}\n" for source, _ in text["test"]))
+
+    output = run_block("relations", smaller, tmp_path)
+
+    translations = re.findall(r"^D-(\d+)\t\S+\t(.*)$", output, re.MULTILINE)
+    assert len(translations) == 10
+    assert sorted(translations[:5]) == translations[5:]  # of fairseq-generate, of fairseq-interactive
+    assert len((tmp_path / "tuples.jsonl").read_text().splitlines()) == sum(map(len, text.values()))
+
+
+@pytest.mark.slow
+def test_analyses(tmp_path: Path) -> None:
+    smaller = {"--arch rcg_transformer ": "--arch rcg_transformer_tiny --cpu ", "--max-epoch 30": "--max-epoch 1"}
+    smaller["--values 0 0.5 1 2"] = "--values 0 1"
+    data = binarize(tmp_path / "data-bin" / "X", SPLITS, "de", "en", joined=True)
+    gate_labels.main([str(data), "-s", "de", "-t", "en"])
+    (tmp_path / "test.en").write_text("".join(f"{target}\n" for _, target in SPLITS["test"]))
+    for name, model in (("transformer", PLAIN), ("rcg", GATED)):
+        folder = tmp_path / "checkpoints" / name
+        train(data, folder, *model, "--share-all-embeddings", "--max-epoch", 1)
+        (tmp_path / f"{name}.out").write_text(
+            run("generate", data, *TASK, *DECODING, "--path", folder / "checkpoint_best.pt")
+        )
+
+    output = run_block("analyses", smaller, tmp_path)
+
+    for name in ("errors", "lengths", "lambda"):
+        assert (tmp_path / f"{name}.png").stat().st_size > 10_000
+    assert "CE/FE" in output
+    assert (tmp_path / "sweeps" / "lambda").is_dir()

@@ -1,0 +1,37 @@
+"""Every fairseq-train command in the examples and every YAML file names options that exist."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Iterator, List, Tuple
+
+import pytest
+from fairseq import options
+
+import fairseq_ctxgates  # noqa: F401
+
+ROOT = Path(__file__).parent.parent.parent
+USER_DIR = str(ROOT / "fairseq_ctxgates")
+
+
+def training_commands() -> Iterator[Tuple[str, List[str]]]:
+    for path in sorted([ROOT / "README.md", *(ROOT / "examples").glob("*/README.md")]):
+        for block in re.findall(r"```bash\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL):
+            for line in block.replace("\\\n", " ").splitlines():
+                if line.startswith("fairseq-train "):
+                    yield path.parent.name, shlex.split(line.replace('"$(ctxgates user-dir)"', USER_DIR))[1:]
+
+
+COMMANDS = list(training_commands())
+
+
+def test_there_are_commands() -> None:
+    assert len(COMMANDS) >= 4
+
+
+@pytest.mark.parametrize("arguments", [command for _, command in COMMANDS])
+def test_every_option_is_known_and_reaches_the_model(arguments: List[str]) -> None:
+    args = options.parse_args_and_arch(options.get_training_parser(), arguments)
+    assert args.task in ("context_translation", "translation")
+    if args.arch.startswith("rcg_"):
+        assert args.criterion == "gate_regularized_cross_entropy"
