@@ -35,7 +35,7 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset
 from scipy.sparse import csr_matrix
 
 from fairseq_ctxgates.context_gates.pmi import EOS, PMIOptions, count_tables, map_split
-from fairseq_ctxgates.data.side_stream import find_splits
+from fairseq_ctxgates.data.data_directory import find_splits
 
 SPECIAL_SYMBOLS = 4
 

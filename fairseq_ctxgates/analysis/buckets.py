@@ -21,7 +21,7 @@ from fairseq_ctxgates.analysis.inference import find_split, quiet_logging
 from fairseq_ctxgates.analysis.report import Table, add_report_options, check_outputs, write_report
 from fairseq_ctxgates.analysis.systems import add_text_options, bleu_metric, check_length, read_sentences, read_texts
 from fairseq_ctxgates.commands.options import language_pair
-from fairseq_ctxgates.data.side_stream import Split
+from fairseq_ctxgates.data.data_directory import Split
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ def read_source(args: argparse.Namespace) -> Tuple[List[str], Dictionary]:
         return read_sentences(args.source), Dictionary.load(str(dictionary_path))
     split = find_split(data_dir, args.gen_subset, *languages)
     dictionary = Dictionary.load(str(split.dictionary_path(languages[0])))
-    return [dictionary.string(row) for row in split.load_side(languages[0])], dictionary
+    return [dictionary.string(row) for row in split.load_language(languages[0])], dictionary
 
 
 def run(args: argparse.Namespace, unit: str, count: Callable[[Sequence[str], Dictionary], Sequence[int]]) -> None:

@@ -104,7 +104,7 @@ def forced_decoding_errors(
     for batch in inference.batches(split, max_tokens, batch_size):
         rows += batch["id"].tolist()
         predictions += predicted_words(inference.model, batch, padding)
-    sides = [inference.split(split).load_side(language) for language in languages]
+    sides = [inference.split(split).load_language(language) for language in languages]
     sources, targets = ([side[row].numpy() for row in rows] for side in sides)
     errors = np.zeros((len(sides[0]), 3), np.int64)
     if rows:

@@ -14,7 +14,7 @@ from fairseq import checkpoint_utils, utils
 from fairseq.tasks.translation import TranslationTask
 
 import fairseq_ctxgates  # noqa: F401  registers what a checkpoint may be made of
-from fairseq_ctxgates.data.side_stream import Split, find_splits
+from fairseq_ctxgates.data.data_directory import Split, find_splits
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.tasks.context_translation import ContextTranslationTask
 

@@ -263,7 +263,7 @@ def run_sweep(args: argparse.Namespace) -> None:
     data_dir = Path(utils.split_paths(args.data)[0])
     languages = language_pair(args, data_dir)
     split = find_split(data_dir, args.gen_subset, *languages)
-    sentences = len(split.load_side(languages[1]))
+    sentences = len(split.load_language(languages[1]))
     check_length(args.ref[0], len(references[0]), f"{args.gen_subset} of {args.data}", sentences)
     data = [args.data, "--source-lang", languages[0], "--target-lang", languages[1]]
     systems = []

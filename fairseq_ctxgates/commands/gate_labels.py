@@ -34,7 +34,8 @@ from fairseq_ctxgates.context_gates.pmi import (
     label_split,
     map_split,
 )
-from fairseq_ctxgates.data.side_stream import SideStreamWriter, Split, fingerprint
+from fairseq_ctxgates.data.data_directory import Split, fingerprint
+from fairseq_ctxgates.data.side_stream import SideStreamWriter
 from fairseq_ctxgates.errors import UserError
 
 TELLING_PAIRS, TELLING_COUNT = 10, 10

@@ -12,7 +12,7 @@ from typing import Dict, Iterator, List, Sequence, Tuple
 from fairseq import utils
 from fairseq.data import data_utils
 
-from fairseq_ctxgates.data.side_stream import Split, find_splits
+from fairseq_ctxgates.data.data_directory import Split, find_splits
 from fairseq_ctxgates.errors import UserError
 
 

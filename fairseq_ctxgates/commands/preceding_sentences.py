@@ -23,7 +23,8 @@ from fairseq_ctxgates.commands.options import (
     split_and_files,
     whole_or_not_at_all,
 )
-from fairseq_ctxgates.data.side_stream import SideStreamWriter, Split, fingerprint
+from fairseq_ctxgates.data.data_directory import Split, fingerprint
+from fairseq_ctxgates.data.side_stream import SideStreamWriter
 from fairseq_ctxgates.inter_sentence.documents import preceding_rows, read_blank_line_separated, read_names
 from fairseq_ctxgates.inter_sentence.preceding_sentences import NONE, PrecedingSentences
 
@@ -91,7 +92,7 @@ def find_documents(
 
 def empty_rows(split: Split) -> np.ndarray:
     """Which source sentences hold nothing but the end of sentence."""
-    sources = split.load_side(split.source_lang)  # its sizes are in its memory map, which goes when it goes
+    sources = split.load_language(split.source_lang)  # its sizes are in its memory map, which goes when it goes
     return np.asarray(sources.sizes <= 1)
 
 

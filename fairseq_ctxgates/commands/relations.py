@@ -32,7 +32,8 @@ from fairseq_ctxgates.commands.options import (
     whole_or_not_at_all,
 )
 from fairseq_ctxgates.commands.workers import add_worker_options, open_workers
-from fairseq_ctxgates.data.side_stream import SideStreamWriter, Split, fingerprint
+from fairseq_ctxgates.data.data_directory import Split, fingerprint
+from fairseq_ctxgates.data.side_stream import SideStreamWriter
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations.extraction import REMOVE_BPE, RelationTuple
 from fairseq_ctxgates.relations.extraction.corpus import SourceText, find_distinct

@@ -9,7 +9,8 @@ from fairseq.data import data_utils
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq.dataclass import FairseqDataclass
 
-from fairseq_ctxgates.data.side_stream import SideStream, Split
+from fairseq_ctxgates.data.data_directory import Split
+from fairseq_ctxgates.data.side_stream import SideStream
 from fairseq_ctxgates.errors import UserError
 
 TARGET, SOURCE, IGNORE = 0, 1, 2
@@ -42,7 +43,7 @@ class GateLabels(SideStream):
     def check_rows(cls, rows: MMapIndexedDataset, split: Split) -> None:
         """Raise UserError unless every row has a label for each target token."""
         super().check_rows(rows, split)
-        target = split.load_side(split.target_lang)
+        target = split.load_language(split.target_lang)
         differing = np.flatnonzero(rows.sizes != target.sizes)
         if len(differing):
             first = differing[0]

@@ -7,136 +7,23 @@ A new stream is one file that defines a :class:`SideStream` and one line in ``fa
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import re
-import struct
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import AbstractSet, Any, ClassVar, Dict, List, Optional, Sequence, Tuple, Type
+from typing import AbstractSet, Any, ClassVar, Dict, Optional, Sequence, Tuple, Type
 
 import numpy as np
 import torch
-from fairseq.data import ConcatDataset, Dictionary, IndexedRawTextDataset, LanguagePairDataset
-from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetBuilder, infer_dataset_impl
+from fairseq.data import ConcatDataset, LanguagePairDataset
+from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetBuilder
 from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
+from fairseq_ctxgates.data.data_directory import Split, fingerprint, load_rows
 from fairseq_ctxgates.errors import UserError
-
-
-@dataclass(frozen=True)
-class Split:
-    """One split of a binarized data directory, in the direction that is trained (which need not be the direction in
-    which the text was binarized)."""
-
-    data_dir: Path
-    name: str
-    source_lang: str
-    target_lang: str
-
-    def side_prefix(self, lang: str) -> Path:
-        """The path of one language's data without ``.bin`` or ``.idx``, or of its text where that is what is read
-        (``--dataset-impl raw``); UserError when the split is not there."""
-        pairs = (f"{self.source_lang}-{self.target_lang}", f"{self.target_lang}-{self.source_lang}")
-        for pair in pairs:
-            prefix = self.data_dir / f"{self.name}.{pair}.{lang}"
-            if Path(f"{prefix}.idx").exists() or prefix.exists():
-                return prefix
-        raise UserError(
-            f"{self.data_dir}/{self.name}.{pairs[0]}.{lang}.idx not found (nor {self.name}.{pairs[1]}.{lang}.idx): "
-            f"check --source-lang and --target-lang, or run fairseq-preprocess first"
-        )
-
-    def dictionary_path(self, lang: str) -> Path:
-        path = self.data_dir / f"dict.{lang}.txt"
-        if not path.exists():
-            raise UserError(f"{path} not found: fairseq-preprocess writes it beside the data; copy it there")
-        return path
-
-    def is_text(self, lang: str) -> bool:
-        """Whether one language's data are text, not binarized (``--dataset-impl raw``)."""
-        return not Path(f"{self.side_prefix(lang)}.idx").exists()
-
-    def load_side(self, lang: str) -> Any:
-        """The token ids of one language, memory-mapped where they are binarized; UserError when the files are empty,
-        truncated or of another ``--dataset-impl`` than mmap and raw."""
-        prefix = self.side_prefix(lang)
-        if self.is_text(lang):
-            return IndexedRawTextDataset(str(prefix), Dictionary.load(str(self.dictionary_path(lang))))
-        rows = load_rows(prefix)
-        if len(rows) == 0:
-            raise UserError(f"{prefix}.bin holds no sentence: was the text file empty?")
-        return rows
-
-    def stream_prefix(self, stream_name: str) -> Path:
-        """Where a side stream lies, named like fairseq's alignments: ``train.gate.de-en``."""
-        return self.data_dir / f"{self.name}.{stream_name}.{self.source_lang}-{self.target_lang}"
-
-
-def find_splits(data_dir: Path, source_lang: str, target_lang: str) -> List[Split]:
-    """Every split of the language pair in a data directory, ``train`` first.
-
-    Raises:
-        UserError: the directory, or the language pair in it, does not exist.
-    """
-    if not data_dir.is_dir():
-        raise UserError(f"{data_dir} is not a directory: give the --destdir of fairseq-preprocess")
-    pattern = re.compile(
-        rf"(?P<name>[^.]+)\.(?:{re.escape(source_lang)}-{re.escape(target_lang)}|"
-        rf"{re.escape(target_lang)}-{re.escape(source_lang)})\.{re.escape(source_lang)}(?:\.idx)?"
-    )
-    matches = (pattern.fullmatch(path.name) for path in data_dir.iterdir())
-    names = sorted({match["name"] for match in matches if match}, key=lambda name: (not name.startswith("train"), name))
-    if not names:
-        raise UserError(
-            f"{data_dir} holds no data of the language pair {source_lang}-{target_lang}: "
-            f"check --source-lang and --target-lang"
-        )
-    return [Split(data_dir, name, source_lang, target_lang) for name in names]
-
-
-def load_rows(prefix: Path) -> MMapIndexedDataset:
-    """Memory-map ``<prefix>.bin`` and ``.idx`` after checking that they belong together and are whole."""
-    index_path, data_path = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
-    for path in (index_path, data_path):
-        if not path.exists():
-            raise UserError(f"{path} not found: make it again")
-    if infer_dataset_impl(str(prefix)) != "mmap":
-        raise UserError(
-            f"{index_path} is not a memory-mapped index: binarize with fairseq-preprocess --dataset-impl mmap"
-        )
-    try:
-        index = MMapIndexedDataset.Index(str(index_path))
-    except (AssertionError, ValueError, KeyError, struct.error) as error:
-        raise UserError(f"{index_path} is damaged ({error}): make it again") from error
-    expected = int(index.sizes.sum(dtype=np.int64)) * np.dtype(index.dtype).itemsize
-    found = data_path.stat().st_size
-    if found < expected:
-        raise UserError(f"{data_path} is truncated: {found} bytes where its index needs {expected}; make it again")
-    if found == 0:
-        raise UserError(f"{data_path} is empty: was the text file empty?")
-    return MMapIndexedDataset(str(prefix))
-
-
-def fingerprint(split: Split, sides: Sequence[str] = ("source", "target")) -> Dict[str, str]:
-    """A digest of the dictionary, index and data of each side: equal when the token ids and their meaning are."""
-    digests = {}
-    for side in sides:
-        lang = split.source_lang if side == "source" else split.target_lang
-        prefix = split.side_prefix(lang)
-        digest = hashlib.blake2b(digest_size=16)
-        data = [prefix] if split.is_text(lang) else [Path(f"{prefix}.idx"), Path(f"{prefix}.bin")]
-        for path in (split.dictionary_path(lang), *data):
-            with open(path, "rb") as stream:
-                for block in iter(lambda: stream.read(1 << 20), b""):
-                    digest.update(block)
-        digests[side] = digest.hexdigest()
-    return digests
 
 
 class SideStreamWriter:
@@ -291,7 +178,7 @@ class SideStream(ABC):
     @classmethod
     def check_rows(cls, rows: MMapIndexedDataset, split: Split) -> None:
         """Raise UserError where the number of rows or their lengths do not fit the split's data."""
-        sentences = len(split.load_side(split.source_lang))
+        sentences = len(split.load_language(split.source_lang))
         if len(rows) != sentences:
             prefix = split.stream_prefix(cls.name)
             raise UserError(f"{prefix}.idx has {len(rows)} rows for {sentences} sentences")

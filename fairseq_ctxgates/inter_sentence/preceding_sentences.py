@@ -11,7 +11,8 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
-from fairseq_ctxgates.data.side_stream import SideStream, Split
+from fairseq_ctxgates.data.data_directory import Split
+from fairseq_ctxgates.data.side_stream import SideStream
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.inter_sentence.gate import NULL_LENGTH
 

@@ -13,7 +13,8 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from torch import Tensor
 
-from fairseq_ctxgates.data.side_stream import SideStream, Split
+from fairseq_ctxgates.data.data_directory import Split
+from fairseq_ctxgates.data.side_stream import SideStream
 from fairseq_ctxgates.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ class Relations(SideStream):
         """Raise UserError unless every row is tuples of positions in its sentence, end of sentence left out."""
         super().check_rows(rows, split)
         path = f"{split.stream_prefix(cls.name)}.bin"
-        source = split.load_side(split.source_lang)  # named, because its sizes are gone with it
+        source = split.load_language(split.source_lang)  # named, because its sizes are gone with it
         sizes, words = np.asarray(rows.sizes), np.asarray(source.sizes) - 1
         with open(path, "rb") as stream:
             for start in range(0, len(sizes), CHECKED_AT_ONCE):

@@ -20,7 +20,8 @@ from omegaconf import II
 from torch import Tensor
 
 from fairseq_ctxgates.data import STREAMS
-from fairseq_ctxgates.data.side_stream import SideStream, Split
+from fairseq_ctxgates.data.data_directory import Split
+from fairseq_ctxgates.data.side_stream import SideStream
 from fairseq_ctxgates.data.side_stream_dataset import LineDataset, SideStreamDataset
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.models.warm_start import warm_start
@@ -75,7 +76,7 @@ class ContextTranslationTask(TranslationTask):
         streams = self._wanted_streams()
         if streams:
             for part in parts:  # before fairseq fails on damaged files with an error that names none
-                part.load_side(self.cfg.source_lang)
+                part.load_language(self.cfg.source_lang)
         super().load_dataset(split, epoch, combine, **kwargs)
         dataset = self.datasets[split]
         sample_ratios = [self.cfg.upsample_primary] + [1] * (len(parts) - 1)
@@ -234,7 +235,7 @@ class ContextTranslationTask(TranslationTask):
 
 def _is_there(split: Split) -> bool:
     try:
-        split.side_prefix(split.source_lang)
+        split.text_prefix(split.source_lang)
     except UserError:
         return False
     return True

@@ -15,7 +15,7 @@ import torch
 from fairseq_ctxgates import analysis
 from fairseq_ctxgates.analysis.gates import GateStatistics, SentenceGates, describe, gate_figure, histogram_figure
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE, SOURCE, TARGET
-from fairseq_ctxgates.data.side_stream import find_splits
+from fairseq_ctxgates.data.data_directory import find_splits
 from fairseq_ctxgates.errors import UserError
 from tests.helpers import fairseq_commands as commands
 from tests.helpers.corpus import binarize
@@ -170,7 +170,7 @@ def test_command_on_a_model_whose_gates_are_set(
     analysis.main(["gates", str(data), "--path", str(checkpoint), "--cpu", *options])
     found = json.loads(report.read_text(encoding="utf-8"))
     (valid,) = (split for split in find_splits(data, "de", "en") if split.name == "valid")
-    labels = [label for row in valid.load_side("en") for label in commands.labels_of(row).tolist()]
+    labels = [label for row in valid.load_language("en") for label in commands.labels_of(row).tolist()]
     number = {"source": labels.count(SOURCE), "target": labels.count(TARGET)}
     assert number["source"] != number["target"]
     assert (found["sentences"], found["target_tokens"], found["labels"]) == (8, len(labels), number)

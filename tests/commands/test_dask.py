@@ -265,7 +265,7 @@ def test_a_worker_that_does_not_see_the_data(cluster, data):
     "change, message",
     [
         (
-            lambda package: (package / "workers.py").write_text("import absent"),
+            lambda package: (package / "commands" / "workers.py").write_text("import absent"),
             r"cannot run fairseq_ctxgates \(.*No module named",
         ),
         (

@@ -28,7 +28,7 @@ from fairseq_ctxgates.context_gates.pmi import (
     load_labeller,
     table_path,
 )
-from fairseq_ctxgates.data.side_stream import Split, find_splits
+from fairseq_ctxgates.data.data_directory import Split, find_splits
 from fairseq_ctxgates.errors import UserError
 from tests.helpers.corpus import Pair, binarize, make_dictionary, write_split
 

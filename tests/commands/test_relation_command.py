@@ -14,7 +14,8 @@ import pytest
 
 import ctxgates
 from fairseq_ctxgates.commands.relations import main
-from fairseq_ctxgates.data.side_stream import SideStreamWriter, load_rows
+from fairseq_ctxgates.data.data_directory import load_rows
+from fairseq_ctxgates.data.side_stream import SideStreamWriter
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations.extraction import RelationExtractor, RelationTuple, shards
 from fairseq_ctxgates.relations.extraction.extractor import NotParsed

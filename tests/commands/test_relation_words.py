@@ -6,7 +6,7 @@ from typing import List, Sequence, Tuple
 
 import pytest
 
-from fairseq_ctxgates.data.side_stream import find_splits
+from fairseq_ctxgates.data.data_directory import find_splits
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations.extraction import (
     RelationExtractor,

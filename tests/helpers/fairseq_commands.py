@@ -22,7 +22,8 @@ from fairseq import checkpoint_utils
 
 import fairseq_ctxgates
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE
-from fairseq_ctxgates.data.side_stream import SideStreamWriter, Split, find_splits, fingerprint
+from fairseq_ctxgates.data.data_directory import Split, find_splits, fingerprint
+from fairseq_ctxgates.data.side_stream import SideStreamWriter
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations.stream import Relations
 from fairseq_ctxgates.tasks.context_translation import ContextTranslationConfig, ContextTranslationTask
@@ -69,7 +70,7 @@ def write_gate_labels(
     for split in find_splits(data, *langs):
         if split.name in splits:
             with SideStreamWriter(split.stream_prefix("gate"), np.uint8, {"fingerprint": fingerprint(split)}) as writer:
-                for row in split.load_side(split.target_lang):
+                for row in split.load_language(split.target_lang):
                     writer.add(labels_of(row))
 
 

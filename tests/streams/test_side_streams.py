@@ -15,7 +15,8 @@ from fairseq.dataclass import FairseqDataclass
 
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE
 from fairseq_ctxgates.data import STREAMS
-from fairseq_ctxgates.data.side_stream import SideStream, SideStreamWriter, Split, find_splits, fingerprint
+from fairseq_ctxgates.data.data_directory import Split, find_splits, fingerprint
+from fairseq_ctxgates.data.side_stream import SideStream, SideStreamWriter
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.tasks import context_translation
 from tests.helpers.corpus import binarize
@@ -302,13 +303,13 @@ def write_rows(data: Path, rows: List[np.ndarray]) -> None:
 
 
 def test_wrong_number_of_rows(data: Path) -> None:
-    target = Split(data, "train", "de", "en").load_side("en")
+    target = Split(data, "train", "de", "en").load_language("en")
     write_rows(data, [labels_of(row) for row in target][:-1])
     refused(data, "train.gate.de-en", "59 rows", "60 sentences", REMEDY)
 
 
 def test_wrong_length_of_a_row(data: Path) -> None:
-    rows = [labels_of(row) for row in Split(data, "train", "de", "en").load_side("en")]
+    rows = [labels_of(row) for row in Split(data, "train", "de", "en").load_language("en")]
     expected = len(rows[41])
     rows[41] = np.append(rows[41], IGNORE)
     write_rows(data, rows)
@@ -335,7 +336,7 @@ def test_truncated_text(data: Path, split: str) -> None:
     path = data / f"{split}.de-en.en.bin"
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(UserError, match=f"{split}.de-en.en.bin is truncated"):
-        Split(data, split, "de", "en").load_side("en")
+        Split(data, split, "de", "en").load_language("en")
     refused(data, f"{split}.", split=split)
 
 
@@ -343,7 +344,7 @@ def test_truncated_text(data: Path, split: str) -> None:
 def test_empty_split(data: Path, split: str) -> None:
     binarize(data, {"train": make_pairs(60, seed=1), split: []}, "de", "en")
     with pytest.raises(UserError, match=f"{split}.de-en.de.bin .*empty"):
-        Split(data, split, "de", "en").load_side("de")
+        Split(data, split, "de", "en").load_language("de")
     refused(data, f"{split}.de-en.de.bin", "empty", split=split)
 
 

@@ -30,7 +30,7 @@ from fairseq_ctxgates.context_gates.pmi.sentences import (
     vocabulary_size,
 )
 from fairseq_ctxgates.context_gates.pmi.table import REMEDY, Member, PMIOptions, PMITable, save_table, table_path
-from fairseq_ctxgates.data.side_stream import Split, fingerprint
+from fairseq_ctxgates.data.data_directory import Split, fingerprint
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import scratch_folder, write_array
 

@@ -22,7 +22,7 @@ from fairseq_ctxgates.context_gates.pmi.sentences import (
     vocabulary_size,
 )
 from fairseq_ctxgates.context_gates.pmi.table import REMEDY, PMIOptions, PMITable, table_path
-from fairseq_ctxgates.data.side_stream import Split, find_splits, fingerprint
+from fairseq_ctxgates.data.data_directory import Split, find_splits, fingerprint
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import scratch_folder, write_array
 

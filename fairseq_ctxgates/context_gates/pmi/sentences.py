@@ -9,7 +9,7 @@ import numpy as np
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
-from fairseq_ctxgates.data.side_stream import Split
+from fairseq_ctxgates.data.data_directory import Split
 from fairseq_ctxgates.errors import UserError
 
 
@@ -40,7 +40,7 @@ def map_side(prefix: Path) -> Sentences:
 
 def map_split(split: Split) -> Tuple[Sentences, Sentences]:
     """Source and target of a split, memory-mapped."""
-    return map_side(split.side_prefix(split.source_lang)), map_side(split.side_prefix(split.target_lang))
+    return map_side(split.text_prefix(split.source_lang)), map_side(split.text_prefix(split.target_lang))
 
 
 def vocabulary_size(split: Split, lang: str) -> int:
@@ -53,9 +53,9 @@ def check_split(split: Split) -> None:
     langs = (split.source_lang, split.target_lang)
     for lang in langs:
         if split.is_text(lang):
-            raise UserError(f"{split.side_prefix(lang)} is text: binarize it with fairseq-preprocess")
-    lengths = [len(split.load_side(lang)) for lang in langs]
-    prefixes = [split.side_prefix(lang) for lang in langs]
+            raise UserError(f"{split.text_prefix(lang)} is text: binarize it with fairseq-preprocess")
+    lengths = [len(split.load_language(lang)) for lang in langs]
+    prefixes = [split.text_prefix(lang) for lang in langs]
     if lengths[0] != lengths[1]:
         raise UserError(
             f"{prefixes[0]}.bin has {lengths[0]} sentences, {prefixes[1]}.bin has {lengths[1]}: "

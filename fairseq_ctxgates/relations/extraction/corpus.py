@@ -9,7 +9,7 @@ import numpy as np
 from fairseq.data import Dictionary
 from tqdm import tqdm
 
-from fairseq_ctxgates.data.side_stream import Split
+from fairseq_ctxgates.data.data_directory import Split
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations.extraction.words import WORD_START, Words, words_of_tokens
 
@@ -31,7 +31,7 @@ class SourceText:
         self.split, self.remove_bpe = split, remove_bpe
         dictionary = Dictionary.load(str(split.dictionary_path(split.source_lang)))
         self._symbols, self._eos = dictionary.symbols, dictionary.eos()
-        self._rows = split.load_side(split.source_lang)
+        self._rows = split.load_language(split.source_lang)
         marked = sum(symbol.startswith(WORD_START) for symbol in self._symbols)
         if remove_bpe != "sentencepiece" and marked > MARKED_SHARE * len(self._symbols):
             raise UserError(
@@ -51,7 +51,7 @@ class SourceText:
         except IndexError as error:
             path = self.split.dictionary_path(self.split.source_lang)
             raise UserError(
-                f"{self.split.side_prefix(self.split.source_lang)}.bin, row {row + 1}: holds the token id {max(ids)}, "
+                f"{self.split.text_prefix(self.split.source_lang)}.bin, row {row + 1}: holds the token id {max(ids)}, "
                 f"but {path} has {len(self._symbols)} types: use the dictionary that the text was binarized with"
             ) from error
 

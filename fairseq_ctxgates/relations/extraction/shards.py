@@ -20,7 +20,7 @@ from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 import numpy as np
 from tqdm import tqdm
 
-from fairseq_ctxgates.data.side_stream import Split
+from fairseq_ctxgates.data.data_directory import Split
 from fairseq_ctxgates.files import atomic_write
 from fairseq_ctxgates.relations.extraction.corpus import SourceText
 from fairseq_ctxgates.relations.extraction.extractor import RelationExtractor, RelationTuple, build_extractor
