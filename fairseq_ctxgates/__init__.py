@@ -1,7 +1,9 @@
-"""fairseq-ctxgates: what ``--user-dir`` loads. Models that know which context to trust."""
+"""fairseq-ctxgates: what ``--user-dir`` loads. Models that know which context to trust.
 
-# compat comes first: it lets fairseq load its own checkpoints. The others register themselves with fairseq.
-from fairseq_ctxgates import compat, models, tasks
-from fairseq_ctxgates.context_gates import gate_regularized_cross_entropy
+fairseq imports the folders ``models`` and ``tasks`` of a ``--user-dir`` by itself, and they register what is in them. A
+``--user-dir`` with mechanisms of its own registers these before: see :func:`.mechanisms.register_mechanism`.
+"""
 
-__all__ = ["compat", "gate_regularized_cross_entropy", "models", "tasks"]
+from fairseq_ctxgates import compat  # lets fairseq load its own checkpoints
+
+__all__ = ["compat"]

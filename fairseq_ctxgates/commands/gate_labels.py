@@ -150,7 +150,7 @@ def write_labels(split: Split, labels: np.ndarray, options: PMIOptions) -> np.nd
     Returns:
         how many words, end of sentence left out, have the labels TARGET, SOURCE and IGNORE
     """
-    metadata = {"options": asdict(options), "fingerprint": fingerprint(split, GateLabels.sides)}
+    metadata = {"options": asdict(options), "fingerprint": fingerprint(split, GateLabels.languages)}
     _, target = map_split(split)
     with SideStreamWriter(split.stream_prefix(GateLabels.name), np.uint8, metadata) as writer:
         for begin, end in zip(target.start[:-1], target.start[1:]):

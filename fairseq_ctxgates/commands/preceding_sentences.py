@@ -67,7 +67,7 @@ def main(argv: Optional[List[str]] = None) -> None:
         # Everything is read and checked before anything is written.
         documents = find_documents(args, data_dirs, splits)
         rows = {split: preceding_rows(numbers, empty_rows(split)) for split, numbers in documents.items()}
-        fingerprints = {split: fingerprint(split, PrecedingSentences.sides) for split in rows}
+        fingerprints = {split: fingerprint(split, PrecedingSentences.languages) for split in rows}
         for split in rows:
             write_stream(split, rows[split], fingerprints[split])
         report(rows)

@@ -184,7 +184,7 @@ def add_relations(args: argparse.Namespace) -> None:
     files = files_of_splits("--relations", args.relations or [], data_dirs, splits)
     named = [split for split in splits if split in files] if files else splits
     texts = {split: SourceText(split, args.remove_bpe) for split in named}
-    digests = {split: fingerprint(split, Relations.sides) for split in named}
+    digests = {split: fingerprint(split, Relations.languages) for split in named}
     dumps = dump_paths(args.dump, data_dirs)
     if files:
         options = {"extractor": "jsonl", "remove_bpe": args.remove_bpe}

@@ -1,1 +1,1 @@
-"""Context gates (Li et al. 2020), their regularizer and its labels."""
+"""Context gates (RCG; Li et al. 2020, and Tu et al. 2017), their labels and their regularizer."""

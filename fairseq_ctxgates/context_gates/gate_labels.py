@@ -26,7 +26,7 @@ class GateLabelsConfig(FairseqDataclass):
     )
 
 
-class GateLabels(SideStream):
+class GateLabels(SideStream[GateLabelsConfig]):
     """Adds ``batch["gate_labels"]``, (batch, target length): SOURCE or TARGET, IGNORE for padding and for tokens that
     have no label; padded on the side the target is padded on."""
 
@@ -36,8 +36,8 @@ class GateLabels(SideStream):
     Config = GateLabelsConfig
 
     @classmethod
-    def is_wanted(cls, config: Any, required: AbstractSet[str]) -> bool:
-        return bool(config.load_gate_labels)
+    def is_wanted(cls, options: GateLabelsConfig, required: AbstractSet[str]) -> bool:
+        return options.load_gate_labels
 
     @classmethod
     def check_rows(cls, rows: MMapIndexedDataset, split: Split) -> None:

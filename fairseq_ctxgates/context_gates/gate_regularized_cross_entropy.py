@@ -112,15 +112,15 @@ class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
 
     def check_model(self, model: Any) -> None:
         """Raise UserError, before training, where the model or the data cannot be what this criterion needs."""
-        gated_layers = getattr(model, "gated_layers", 0)
-        if not gated_layers:
+        gated = model.layers_that_return("context_gates") if hasattr(model, "layers_that_return") else ()
+        if not gated:
             raise UserError(
                 "--criterion gate_regularized_cross_entropy needs an architecture with context gates: "
                 "--arch rcg_transformer, or --context-gate"
             )
         if model.decoder.adaptive_softmax is not None:
             raise UserError("--adaptive-softmax-cutoff goes with --criterion adaptive_loss, without a gate regularizer")
-        self._layers = parse_layers(self.regularized_layers, gated_layers, "--regularized-layers")
+        self._layers = parse_layers(self.regularized_layers, len(gated), "--regularized-layers")
         if self.gate_lambda and not self.task.cfg.load_gate_labels:
             raise UserError("--gate-lambda above 0 needs labels: give --load-gate-labels (or --gate-lambda 0)")
 
@@ -130,14 +130,14 @@ class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         is_scored = is_token.clone()
         is_scored[:, : self.ignore_prefix_size] = False
         logits, extra = model(
-            **sample["net_input"], return_gates=True, return_attention=False, output_positions=is_scored
+            **sample["net_input"], returns=("context_gates",), return_attention=False, output_positions=is_scored
         )
         target = sample["target"][is_scored]
         loss, nll_loss = smoothed_cross_entropy(logits, target, self.eps)
         if reduce:
             loss, nll_loss = loss.sum(), nll_loss.sum()
 
-        gates, labels = extra["gates"], sample.get("gate_labels")
+        gates, labels = extra["context_gates"], sample.get("gate_labels")
         sample_size = sample["target"].size(0) if self.sentence_avg else sample["ntokens"]
         logging_output = {
             "nll_loss": nll_loss.data,

@@ -2,7 +2,7 @@
 
 fairseq loads a source and a target. A side stream lies beside them, as ``train.<stream>.de-en.{bin,idx}`` in fairseq's
 own memory-mapped format, with a JSON file that says how it was made and a fingerprint of the data it was made for.
-A new stream is one file that defines a :class:`SideStream` and one line in ``fairseq_ctxgates/data/__init__.py``.
+A new stream is a :class:`SideStream` that a mechanism names among its ``streams``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import AbstractSet, Any, ClassVar, Dict, Optional, Sequence, Tuple, Type
+from typing import AbstractSet, Any, ClassVar, Dict, Generic, Mapping, Optional, Protocol, Sequence, Tuple, Type
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetB
 from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
+from fairseq_ctxgates.configuration import Options
 from fairseq_ctxgates.data.data_directory import Split, fingerprint, load_rows
 from fairseq_ctxgates.errors import UserError
 
@@ -83,55 +84,93 @@ class SideStreamWriter:
             os.replace(f"{self._temporary}{extension}", f"{self.prefix}{extension}")
 
 
-class SideStream(ABC):
+class TaskOptions(Protocol):
+    """What a stream reads of the task's options beside its own."""
+
+    source_lang: str
+    target_lang: str
+    max_source_positions: int
+    num_batch_buckets: int
+    post_process: Optional[str]
+
+
+class SideStream(ABC, Generic[Options]):
     """The rows of one stream for one dataset, in the dataset's order, and what they add to a batch.
 
-    A subclass says its file name (``name``), the command that makes it (``made_by``), the sides its rows depend on
-    (``sides``), whether other splits than train can do without it (``train_only``), what it adds to a batch's
-    ``net_input`` (``inputs``) and the task options it adds (``Config``).
+    A subclass states the facts as class attributes.
+
+    Attributes:
+        name: in file names
+        made_by: the command that makes it
+        languages: what its rows depend on, of "source" and "target"
+        train_only: whether other splits than train can do without it
+        inputs: what it adds to a batch's ``net_input``
+        changes_source: whether it makes other sources of the dataset's
+        names_source_positions: whether its rows name positions in the dataset's own sources
+        Config: the options it adds to the task
+        saved_options: of these, those that a checkpoint keeps because its model reads its input by them; and whether a
+            model that was trained without such an option reads another input
+        filters: of these, those that leave sentences out of training
 
     Args:
         rows: what was loaded
-        dataset: what fairseq built, which the stream is joined to
-        config: the task's options
+        dataset: the dataset as fairseq built it
+        options: the stream's
+        task: the task's
     """
 
     name: ClassVar[str]
     made_by: ClassVar[str]
-    sides: ClassVar[Tuple[str, ...]] = ("source", "target")
+    languages: ClassVar[Tuple[str, ...]] = ("source", "target")
     train_only: ClassVar[bool] = False
     inputs: ClassVar[Tuple[str, ...]] = ()
+    changes_source: ClassVar[bool] = False
+    names_source_positions: ClassVar[bool] = False
     Config: ClassVar[Type[FairseqDataclass]]
+    saved_options: ClassVar[Mapping[str, bool]] = {}
+    filters: ClassVar[Tuple[str, ...]] = ()
 
-    def __init__(self, rows: Any, dataset: LanguagePairDataset, config: Any) -> None:
+    def __init__(self, rows: Any, dataset: LanguagePairDataset, options: Options, task: TaskOptions) -> None:
         self.rows = rows
         self.dataset = dataset
-        self.config = config
+        self.options = options
+        self.task = task
 
     @classmethod
     @abstractmethod
-    def is_wanted(cls, config: Any, required: AbstractSet[str]) -> bool:
-        """Whether the task's options ask for this stream, or the models, which require the streams of these names."""
+    def is_wanted(cls, options: Options, required: AbstractSet[str]) -> bool:
+        """Whether the options ask for this stream, or the models, which require the streams of these names."""
 
     @classmethod  # noqa: B027  most streams have nothing to check
-    def check_models(cls, config: Any, required: AbstractSet[str]) -> None:
+    def check_models(cls, options: Options, task: TaskOptions, required: AbstractSet[str]) -> None:
         """Raise UserError where the options contradict what the models require; ``required`` also has what an ablation
         leaves unread."""
 
     @classmethod
+    def values_to_save(cls, options: Options, required: AbstractSet[str]) -> Dict[str, Optional[str]]:
+        """The values of ``saved_options`` for a checkpoint of models that require the streams of these names."""
+        return {}
+
+    @classmethod
     def exists(cls, split: Split) -> bool:
+        """Whether the stream lies beside a split."""
         return Path(f"{split.stream_prefix(cls.name)}.idx").exists()
 
     @classmethod
     def load(
-        cls, splits: Sequence[Split], sample_ratios: Sequence[int], dataset: LanguagePairDataset, config: Any
-    ) -> SideStream:
+        cls,
+        splits: Sequence[Split],
+        sample_ratios: Sequence[int],
+        dataset: LanguagePairDataset,
+        options: Options,
+        task: TaskOptions,
+    ) -> SideStream[Options]:
         """Load and check the stream of one split, or of several that fairseq joined to one dataset.
 
         Raises:
             UserError: a stream is missing, damaged, or was made for other data than what lies beside it.
         """
-        return cls(cls.join([cls._load_split(split) for split in splits], sample_ratios), dataset, config)
+        return cls(cls.join([cls._load_split(split) for split in splits], sample_ratios), dataset, options, task)
 
     @classmethod
     def join(cls, parts: Sequence[MMapIndexedDataset], sample_ratios: Sequence[int]) -> Any:
@@ -139,13 +178,14 @@ class SideStream(ABC):
         return parts[0] if len(parts) == 1 else ConcatDataset(parts, list(sample_ratios))
 
     @classmethod
-    def of_lines(cls, dataset: LanguagePairDataset, line_before: Optional[Tensor], config: Any) -> Optional[SideStream]:
+    def from_interactive_lines(
+        cls, dataset: LanguagePairDataset, line_before: Optional[Tensor], options: Options, task: TaskOptions
+    ) -> Optional[SideStream[Options]]:
         """The stream of lines that fairseq-interactive reads, made from the lines; None if it has nothing for them.
 
         Args:
             dataset: the lines of a buffer
             line_before: token ids of the last line of the buffer before, or None
-            config: the task's options
         """
         return None
 
@@ -162,7 +202,7 @@ class SideStream(ABC):
                 metadata = json.load(stream)
         except (OSError, ValueError) as error:
             raise UserError(f"{prefix}.json cannot be read ({error}); {remedy}") from error
-        if metadata.get("fingerprint") != fingerprint(split, cls.sides):
+        if metadata.get("fingerprint") != fingerprint(split, cls.languages):
             raise UserError(
                 f"{prefix}.bin was made for other data or dictionaries than {split.data_dir} holds; {remedy}"
             )
@@ -183,7 +223,7 @@ class SideStream(ABC):
             prefix = split.stream_prefix(cls.name)
             raise UserError(f"{prefix}.idx has {len(rows)} rows for {sentences} sentences")
 
-    def is_kept(self) -> Optional[np.ndarray]:
+    def training_mask(self) -> Optional[np.ndarray]:
         """Which sentences are trained on, a boolean for each; None: all."""
         return None
 
@@ -193,8 +233,8 @@ class SideStream(ABC):
         return tokens
 
     def padded_lengths(self, indices: np.ndarray) -> Optional[np.ndarray]:
-        """The lengths of the rows where they are padded to a tensor of their own: batches then bring together rows of
-        similar length. None where they are not."""
+        """The lengths of the rows, if they are padded to a tensor of their own: batches then bring together rows of
+        similar length. Else None."""
         return None
 
     @abstractmethod

@@ -4,8 +4,6 @@ import math
 from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
-import torch
-from fairseq import utils
 from fairseq.data import BaseWrapperDataset, FairseqDataset, LanguagePairDataset, data_utils
 
 from fairseq_ctxgates.data.side_stream import SideStream
@@ -18,15 +16,15 @@ class SideStreamDataset(BaseWrapperDataset):
     wrapper's own, so that what a stream adds counts towards ``--max-tokens``.
 
     Args:
-        is_kept: which sentences are in batches, a boolean for each; None: all
+        training_mask: which sentences are in batches, a boolean for each; None: all
     """
 
     def __init__(
-        self, dataset: LanguagePairDataset, streams: Sequence[SideStream], is_kept: Optional[np.ndarray] = None
+        self, dataset: LanguagePairDataset, streams: Sequence[SideStream], training_mask: Optional[np.ndarray] = None
     ) -> None:
         super().__init__(dataset)
         self.streams = tuple(streams)
-        self.is_kept = is_kept
+        self.training_mask = training_mask
 
     def collater(self, samples: List[Dict[str, Any]], **kwargs: Any) -> Dict[str, Any]:
         batch: Dict[str, Any] = self.dataset.collater(samples, **kwargs)
@@ -37,7 +35,7 @@ class SideStreamDataset(BaseWrapperDataset):
 
     def ordered_indices(self) -> np.ndarray:
         indices = self.dataset.ordered_indices()
-        return indices if self.is_kept is None else indices[self.is_kept[indices]]
+        return indices if self.training_mask is None else indices[self.training_mask[indices]]
 
     def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
         tokens = self.dataset.num_tokens_vec(indices)
@@ -114,25 +112,3 @@ def _bands(
     for members in np.split(np.arange(len(tokens)), np.searchsorted(total, total[-1] * np.arange(1, bands) / bands)):
         if len(members):
             yield members[np.argsort(lengths[members], kind="stable")]
-
-
-class LineDataset(SideStreamDataset):
-    """The lines of a buffer of fairseq-interactive, which rebuilds each batch from ``src_tokens`` and ``src_lengths``
-    and drops the rest. It is done with one batch before it asks for the next, so the last one handed out is the one
-    that it translates."""
-
-    _handed_out: Optional[Dict[str, Any]] = None
-
-    def collater(self, samples: List[Dict[str, Any]], **kwargs: Any) -> Dict[str, Any]:
-        self._handed_out = super().collater(samples, **kwargs)
-        return self._handed_out
-
-    def complete(self, sample: Dict[str, Any]) -> Dict[str, Any]:
-        """A batch that fairseq-interactive rebuilt from the one handed out last, with what it dropped; another batch as
-        it is."""
-        source, handed_out = sample["net_input"]["src_tokens"], (self._handed_out or {}).get("net_input", {})
-        if "src_tokens" not in handed_out or not torch.equal(handed_out["src_tokens"], source.cpu()):
-            return sample
-        streams = {name: value for name, value in handed_out.items() if name not in sample["net_input"]}
-        streams = utils.apply_to_sample(lambda tensor: tensor.to(source.device), streams)
-        return {**sample, "net_input": {**sample["net_input"], **streams}}

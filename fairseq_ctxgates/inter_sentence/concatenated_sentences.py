@@ -1,30 +1,18 @@
 """The concatenation baseline: the preceding sentence joined before the source, for any model (Tiedemann and Scherrer
 2017)."""
 
-from dataclasses import dataclass, field
-from typing import AbstractSet, Any, Dict, Optional, Sequence, Tuple
+from __future__ import annotations
+
+from typing import AbstractSet, Any, ClassVar, Dict, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
 from fairseq.data import LanguagePairDataset
-from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
+from fairseq_ctxgates.data.side_stream import TaskOptions
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.inter_sentence.preceding_sentences import NONE, PrecedingSentences
-
-
-@dataclass
-class ConcatenatedSentencesConfig(FairseqDataclass):
-    """What the stream adds to the task's options."""
-
-    concatenate_preceding: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "join the preceding sentence and this separator, a word of the source dictionary, before each "
-            "source",
-        },
-    )
+from fairseq_ctxgates.inter_sentence.preceding_sentences import NONE, PrecedingSentences, PrecedingSentencesConfig
 
 
 class ConcatenatedSentences(PrecedingSentences):
@@ -33,21 +21,27 @@ class ConcatenatedSentences(PrecedingSentences):
     its beginning."""
 
     inputs = ()
-    Config = ConcatenatedSentencesConfig
+    changes_source = True
+    saved_options: ClassVar[Mapping[str, bool]] = {"concatenate_preceding": True}
 
     def __init__(
-        self, rows: np.ndarray, dataset: LanguagePairDataset, config: Any, sentences: Optional[Sequence[Tensor]] = None
+        self,
+        rows: np.ndarray,
+        dataset: LanguagePairDataset,
+        options: PrecedingSentencesConfig,
+        task: TaskOptions,
+        sentences: Optional[Sequence[Tensor]] = None,
     ) -> None:
-        super().__init__(rows, dataset, config, sentences)
-        separator = dataset.src_dict.index(config.concatenate_preceding)
+        super().__init__(rows, dataset, options, task, sentences)
+        separator = dataset.src_dict.index(options.concatenate_preceding)
         if separator == dataset.src_dict.unk():
             raise UserError(
-                f"--concatenate-preceding {config.concatenate_preceding}: the source dictionary does not have this "
+                f"--concatenate-preceding {options.concatenate_preceding}: the source dictionary does not have this "
                 f"word; </s>, the end of sentence, is in every dictionary"
             )
         # The dataset is the one that fairseq has just built for this task: nothing has read its sources yet.
-        word = (config.concatenate_preceding, separator)
-        dataset.src = _Joined(dataset.src, self.sentences, rows, word, config.max_source_positions)
+        word = (str(options.concatenate_preceding), separator)
+        dataset.src = _Joined(dataset.src, self.sentences, rows, word, task.max_source_positions)
         dataset.src_sizes = dataset.src.sizes(self.source_lengths, self.preceding_lengths)
         dataset.sizes = (
             dataset.src_sizes
@@ -56,13 +50,17 @@ class ConcatenatedSentences(PrecedingSentences):
         )
 
     @classmethod
-    def is_wanted(cls, config: Any, required: AbstractSet[str]) -> bool:
-        return config.concatenate_preceding is not None
+    def is_wanted(cls, options: PrecedingSentencesConfig, required: AbstractSet[str]) -> bool:
+        return options.concatenate_preceding is not None
 
     @classmethod
-    def check_models(cls, config: Any, required: AbstractSet[str]) -> None:
-        super().check_models(config, required)
-        if cls.is_wanted(config, required) and cls.name in required:
+    def values_to_save(cls, options: PrecedingSentencesConfig, required: AbstractSet[str]) -> Dict[str, Optional[str]]:
+        return {"concatenate_preceding": options.concatenate_preceding}
+
+    @classmethod
+    def check_models(cls, options: PrecedingSentencesConfig, task: TaskOptions, required: AbstractSet[str]) -> None:
+        super().check_models(options, task, required)
+        if cls.is_wanted(options, required) and cls.name in required:
             raise UserError(
                 "--concatenate-preceding is for architectures without a gate for the preceding sentence: leave it out"
             )

@@ -1,38 +1,18 @@
-"""The inter-sentence gate (Kuang and Xiong 2018, *Fusing Recency into NMT with an Inter-Sentence Gate Model*)."""
+"""The inter-sentence gate (ISG; Kuang and Xiong 2018, *Fusing Recency into NMT with an Inter-Sentence Gate Model*)."""
 
-from dataclasses import dataclass, field
-from typing import Any, Optional, Tuple
+from __future__ import annotations
+
+from typing import Mapping, Optional, Tuple
 
 import torch
-from fairseq import utils
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from torch import Tensor, nn
 
-AblationChoice = ChoiceEnum(["none", "null", "closed", "random"])
-NULL_LENGTH = 3  # of what stands before a document's first sentence
+from fairseq_ctxgates.inter_sentence.random_context import random_context
+from fairseq_ctxgates.modules.additive_attention import AdditiveAttention, AttentionMemory, weighted_sum
+from fairseq_ctxgates.modules.attention import EncodedSentence, attend
+from fairseq_ctxgates.parts import LayerInput, RecurrentSourcePart, RecurrentWidths, Returned, SourceContextPart
 
-
-@dataclass
-class InterSentenceGateConfig(FairseqDataclass):
-    """Options of the gate, the same on every backbone."""
-
-    inter_sentence_gate: bool = field(
-        default=False,
-        metadata={
-            "help": "attend to the preceding source sentence as well, and let it in through a gate (Kuang and Xiong "
-            "2018); the data directory needs the stream of `ctxgates preceding-sentences`"
-        },
-    )
-    inter_sentence_layers: str = field(
-        default="all", metadata={"help": "the decoder layers with that gate: all, 6 or 1,3-5"}
-    )
-    inter_sentence_ablation: AblationChoice = field(  # type: ignore[valid-type]
-        default="none",
-        metadata={
-            "help": "what to take from that mechanism, to see what it does: every preceding sentence is NULL (null), "
-            "the gate z is 0 (closed), or the preceding sentence's context is random (random)"
-        },
-    )
+GATES, ATTENTION = "inter_sentence_gates", "preceding_attention"  # what the parts return
 
 
 class InterSentenceGate(nn.Module):
@@ -43,7 +23,7 @@ class InterSentenceGate(nn.Module):
         z = σ(U t + C_b c_b + C_a c_a + b),   s = C_1 c_a ⊙ z + C_2 c_b ⊙ (1 - z)
 
     where t is the decoder's state: in a Transformer layer the target context, in RNNSearch [s_{t-1}; y_{t-1}]. C_2
-    starts as the identity, so that with z = 0 the sentence's context is what it is without the gate.
+    starts as the identity, so that with z = 0 the gate gives the sentence's own context.
 
     Args:
         state_dim: width of t
@@ -81,61 +61,128 @@ class InterSentenceGate(nn.Module):
         return torch.lerp(self.sentence_proj(sentence), self.preceding_proj(preceding), z), z
 
 
-def preceding_input(tokens: Optional[Tensor], ablation: str, dictionary: Any, max_positions: int) -> Tensor:
-    """What a model encodes of the preceding sentences.
+class PrecedingContext(SourceContextPart):
+    """Lets the preceding sentence into the source context of a Transformer's decoder layer.
+
+    Attention over the preceding sentence, with parameters of its own, gives c_a; :class:`InterSentenceGate` mixes it
+    with c_b. In a warm start this attention is a copy of the layer's attention over the sentence.
 
     Args:
-        tokens: (batch, preceding length), padded on either side
-        ablation: with ``null``, each is (eos, eos, eos), as that of a document's first sentence
-        dictionary: the source's
-        max_positions: a longer sentence is cut at its beginning
-
-    Raises:
-        ValueError: there are none.
+        number: of the layer, from 1 at the bottom
+        embed_dim: width of the contexts
+        attention: over the preceding sentence
+        closed: z = 0, whatever is learned (an ablation)
     """
-    if tokens is None:
-        raise ValueError("net_input has no preceding_tokens: is this the task context_translation?")
-    if ablation == "null":
-        return torch.full_like(tokens[:, :1], dictionary.eos()).repeat(1, NULL_LENGTH)
-    if tokens.size(1) > max_positions:
-        tokens = utils.convert_padding_direction(tokens, dictionary.pad(), right_to_left=True)
-        tokens = tokens[:, -max_positions:]
-    return tokens
+
+    gates, attentions = (GATES,), (ATTENTION,)
+    warm_start_source = {"attention": "encoder_attn"}
+
+    def __init__(self, number: int, embed_dim: int, attention: nn.Module, closed: bool) -> None:
+        super().__init__()
+        self.number = number
+        self.gate = InterSentenceGate(embed_dim, embed_dim, closed)
+        self.attention = attention
+
+    def forward(self, query: Tensor, source: Tensor, given: LayerInput) -> Tuple[Tensor, Returned]:
+        """See :meth:`SourceContextPart.forward`."""
+        preceding, weights = self.preceding_context(query, given)
+        context, z = self.gate(query, source, preceding)
+        return context, {GATES: z} if weights is None else {GATES: z, ATTENTION: weights}
+
+    def preceding_context(self, query: Tensor, given: LayerInput) -> Tuple[Tensor, Optional[Tensor]]:
+        """c_a, (target length, batch, embed dim), and the weights of attention, (heads, batch, target length, preceding
+        length), if asked for. Under the ablation ``random`` c_a is random and has no weights."""
+        if "sentence_keys" in given.added:
+            steps = step_numbers(given.first_step, query)
+            return random_context(given.added["sentence_keys"], self.number, steps, query.size(-1)).to(query), None
+        preceding = EncodedSentence(given.added["preceding_out"], given.added.get("preceding_padding_mask"))
+        return attend(self.attention, query, preceding, given.incremental_state, ATTENTION in given.returns)
 
 
-def sentence_keys(tokens: Tensor, padding: int) -> Tensor:
-    """A number for each sentence, (batch,), int64, from its tokens (batch, length) alone: the same in whatever batch
-    the sentence is, and on whichever side it is padded."""
-    is_token = tokens.ne(padding)
-    position = is_token.long().cumsum(dim=1)
-    return _mixed(_mixed(tokens) + position).masked_fill(~is_token, 0).sum(dim=1)
+class RecurrentInterSentenceGate(RecurrentSourcePart, InterSentenceGate):
+    """The inter-sentence gate on RNNSearch (Kuang and Xiong 2018, equations 9 and 10),
 
+        z_t = σ(U s_{t-1} + W y_{t-1} + C_b c_b + C_a c_a + b),   C_1 c_a ⊙ z_t + C_2 c_b ⊙ (1 - z_t)
 
-def random_context(keys: Tensor, layer: int, steps: Tensor, dim: int) -> Tensor:
-    """Numbers uniform in (-1, 1) that depend on sentence, layer, step and component, and on nothing else.
+    It is :class:`InterSentenceGate` with a state of two parts, [s_{t-1}; y_{t-1}], each with a matrix of its own, and
+    with attention over the preceding sentence.
 
     Args:
-        keys: of :func:`sentence_keys`, (batch,)
-        layer: number of the decoder layer
-        steps: (target length,), int64: the decoding steps
-        dim: how many components
-
-    Returns:
-        (target length, batch, dim), float32
+        widths: z_t is as wide as c_a and c_b
+        closed: z = 0, whatever is learned (an ablation)
     """
-    at_step = _mixed(_mixed(keys + layer) + steps.unsqueeze(1))
-    bits = _mixed(at_step.unsqueeze(-1) + torch.arange(dim, device=keys.device))
-    return ((bits >> 40).float() + 0.5) / (1 << 23)  # the upper 24 bits, a sign among them
+
+    gates, attentions = (GATES,), (ATTENTION,)
+    warm_start_source = {"attention": "attention"}
+
+    def __init__(self, widths: RecurrentWidths, closed: bool = False) -> None:
+        InterSentenceGate.__init__(self, widths.state, widths.context, closed)
+        self.from_word = nn.Linear(widths.word, widths.context, bias=False)  # W
+        nn.init.xavier_uniform_(self.from_word.weight)
+        self.attention = AdditiveAttention(widths.state, widths.context, widths.state)
+
+    def read(self, added: Mapping[str, Tensor]) -> Optional[AttentionMemory]:
+        """The preceding sentences; None under the ablation ``random``."""
+        if "preceding_out" not in added:
+            return None
+        h = added["preceding_out"]
+        return AttentionMemory(self.attention.key_proj(h), self.preceding_terms(h), added["preceding_padding_mask"])
+
+    def step_inputs(self, words: Tensor, added: Mapping[str, Tensor], first_step: int) -> Tensor:
+        """W y_{t-1}, (target length, rows, context dim); under the ablation ``random`` also :meth:`preceding_terms` of
+        the random contexts, (target length, rows, 3 · context dim) in all."""
+        terms: Tensor = self.from_word(words)
+        if "sentence_keys" not in added:
+            return terms
+        steps = step_numbers(first_step, words)
+        contexts = random_context(added["sentence_keys"], 1, steps, self.sentence_proj.in_features).to(words)
+        return torch.cat([terms, self.preceding_terms(contexts)], dim=-1)
+
+    def context_terms(self, context: Tensor) -> Tensor:
+        """C_b h and C_2 h side by side, (..., 2 · context dim), of annotations or contexts h, (..., context dim)."""
+        return torch.cat([self.from_sentence(context), self.sentence_proj(context)], dim=-1)
+
+    def preceding_terms(self, h: Tensor) -> Tensor:
+        """C_a h and C_1 h, of the preceding sentence's annotations, as :meth:`context_terms`."""
+        return torch.cat([self.from_preceding(h), self.preceding_proj(h)], dim=-1)
+
+    def forward(  # type: ignore[override]
+        self,
+        previous: Tensor,
+        query: Tensor,
+        source: Tensor,
+        given: Tensor,
+        memory: Optional[AttentionMemory],
+    ) -> Tuple[Tensor, Returned]:
+        """See :meth:`RecurrentSourcePart.forward`."""
+        returned: Returned = {}
+        if memory is None:
+            given, preceding = given.split([given.size(-1) // 3, 2 * given.size(-1) // 3], dim=-1)
+        else:
+            returned[ATTENTION] = self.attention(query, memory)
+            preceding = weighted_sum(returned[ATTENTION], memory.values)
+        context, returned[GATES] = self.mix(previous, given, source, preceding)
+        return context, returned
+
+    def mix(self, state: Tensor, word_term: Tensor, sentence: Tensor, preceding: Tensor) -> Tuple[Tensor, Tensor]:
+        """
+        Args:
+            state: s_{t-1}, (rows, state dim)
+            word_term: W y_{t-1}, (rows, context dim)
+            sentence: :meth:`context_terms` of c_b, (rows, 2 · context dim)
+            preceding: :meth:`preceding_terms` of c_a, of the same shape
+
+        Returns:
+            the mixed context and z_t, each (rows, context dim)
+        """
+        (gate_b, context_b), (gate_a, context_a) = sentence.chunk(2, dim=-1), preceding.chunk(2, dim=-1)
+        if self.closed:
+            z = torch.zeros_like(context_b)
+        else:
+            z = torch.sigmoid(self.from_state(state) + word_term + gate_b + gate_a)
+        return torch.lerp(context_b, context_a, z), z
 
 
-def _mixed(x: Tensor) -> Tensor:
-    """A permutation of the 64-bit integers that looks random (Steele et al. 2014, SplitMix64), element by element."""
-    x = (x + 1) * -0x61C8864680B583EB
-    x = (x ^ _shifted(x, 30)) * -0x40A7B892E31B1A47
-    x = (x ^ _shifted(x, 27)) * -0x6B2FB644ECCEEE15
-    return x ^ _shifted(x, 31)
-
-
-def _shifted(x: Tensor, bits: int) -> Tensor:
-    """A shift to the right that fills in zeros."""
-    return (x >> bits) & ((1 << (64 - bits)) - 1)
+def step_numbers(first: int, x: Tensor) -> Tensor:
+    """The numbers of the decoding steps in x, (target length, ...), counted on from the first, (target length,)."""
+    return torch.arange(first, first + x.size(0), device=x.device)

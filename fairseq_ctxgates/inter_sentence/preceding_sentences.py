@@ -12,18 +12,18 @@ from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
 from fairseq_ctxgates.data.data_directory import Split
-from fairseq_ctxgates.data.side_stream import SideStream
+from fairseq_ctxgates.data.side_stream import SideStream, TaskOptions
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.inter_sentence.gate import NULL_LENGTH
 
 logger = logging.getLogger(__name__)
 
 NONE = -1
+NULL_LENGTH = 3  # of the NULL sentence, which precedes a document's first sentence
 
 
 @dataclass
 class PrecedingSentencesConfig(FairseqDataclass):
-    """What the stream adds to the task's options."""
+    """What the stream adds to the task's options, and the baseline that concatenates."""
 
     load_preceding_sentences: bool = field(
         default=False,
@@ -43,9 +43,16 @@ class PrecedingSentencesConfig(FairseqDataclass):
             "in tokens (0: none)"
         },
     )
+    concatenate_preceding: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "join the preceding sentence and this separator, a word of the source dictionary, before each "
+            "source",
+        },
+    )
 
 
-class PrecedingSentences(SideStream):
+class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
     """Adds ``net_input["preceding_tokens"]``, (batch, preceding length): the tokens of the preceding source sentence,
     end of sentence included, and (eos, eos, eos) where there is none; padded on the side the source is padded on.
 
@@ -58,14 +65,20 @@ class PrecedingSentences(SideStream):
 
     name = "preceding"
     made_by = "ctxgates preceding-sentences {data} -s {source} -t {target} --documents {split}=FILE"
-    sides = ("source",)
+    languages = ("source",)
     inputs: ClassVar[Tuple[str, ...]] = ("preceding_tokens",)
     Config = PrecedingSentencesConfig
+    filters = ("preceding_length_ratio", "preceding_max_length")
 
     def __init__(
-        self, rows: np.ndarray, dataset: LanguagePairDataset, config: Any, sentences: Optional[Sequence[Tensor]] = None
+        self,
+        rows: np.ndarray,
+        dataset: LanguagePairDataset,
+        options: PrecedingSentencesConfig,
+        task: TaskOptions,
+        sentences: Optional[Sequence[Tensor]] = None,
     ) -> None:
-        super().__init__(rows, dataset, config)
+        super().__init__(rows, dataset, options, task)
         self.sentences = dataset.src if sentences is None else sentences
         lengths = dataset.src_sizes if sentences is None else list(map(len, sentences))
         self.null = torch.full((NULL_LENGTH,), dataset.src_dict.eos())
@@ -73,28 +86,27 @@ class PrecedingSentences(SideStream):
         self.preceding_lengths = np.where(rows == NONE, NULL_LENGTH, np.asarray(lengths)[rows])
 
     @classmethod
-    def is_wanted(cls, config: Any, required: AbstractSet[str]) -> bool:
-        return bool(config.load_preceding_sentences) or cls.name in required
+    def is_wanted(cls, options: PrecedingSentencesConfig, required: AbstractSet[str]) -> bool:
+        return options.load_preceding_sentences or cls.name in required
 
     @classmethod
-    def check_models(cls, config: Any, required: AbstractSet[str]) -> None:
+    def check_models(cls, options: PrecedingSentencesConfig, task: TaskOptions, required: AbstractSet[str]) -> None:
         """Raise UserError where options about preceding sentences are given to models that read none, or
         contradict themselves."""
-        if config.num_batch_buckets and cls.is_wanted(config, required):
+        if task.num_batch_buckets and cls.is_wanted(options, required):
             raise UserError("--num-batch-buckets does not go with preceding sentences: leave it out")
-        ratio, max_length = config.preceding_length_ratio, config.preceding_max_length
-        is_used = cls.name in required or config.concatenate_preceding is not None
+        ratio, max_length = options.preceding_length_ratio, options.preceding_max_length
+        is_used = cls.name in required or options.concatenate_preceding is not None
         if (ratio or max_length) and not is_used:
             raise UserError(
                 "--preceding-length-ratio and --preceding-max-length need preceding sentences: an architecture that "
                 "reads them (--arch isg_transformer), or --concatenate-preceding"
             )
-        if max_length < 0 or ratio < 0 or 0 < ratio < 1:
-            raise UserError(
-                f"--preceding-length-ratio {ratio}, --preceding-max-length {max_length}: the longer is no shorter than "
-                f"the shorter, so a ratio is 1 or more; 0 turns either off"
-            )
-        if config.load_preceding_sentences and cls.name not in required:
+        if ratio < 0 or 0 < ratio < 1:
+            raise UserError(f"--preceding-length-ratio {ratio}: it must be 0 (off) or at least 1")
+        if max_length < 0:
+            raise UserError(f"--preceding-max-length {max_length}: it must be 0 (off) or at least 1")
+        if options.load_preceding_sentences and cls.name not in required:
             raise UserError(
                 "--load-preceding-sentences needs an architecture that reads them: --arch isg_transformer, or "
                 "--inter-sentence-gate; for a plain one see --concatenate-preceding"
@@ -113,12 +125,18 @@ class PrecedingSentences(SideStream):
         return np.concatenate(joined)
 
     @classmethod
-    def of_lines(cls, dataset: LanguagePairDataset, line_before: Optional[Tensor], config: Any) -> "PrecedingSentences":
+    def from_interactive_lines(
+        cls,
+        dataset: LanguagePairDataset,
+        line_before: Optional[Tensor],
+        options: PrecedingSentencesConfig,
+        task: TaskOptions,
+    ) -> "PrecedingSentences":
         """Each line follows the one before it; a line after an empty one starts a document."""
         lines = [dataset.src[0][:0] if line_before is None else line_before, *dataset.src]
         is_empty = np.array([len(line) <= 1 for line in lines])  # end of sentence at most
         rows = np.where(is_empty[:-1] | is_empty[1:], NONE, np.arange(len(dataset)))
-        return cls(rows, dataset, config, sentences=lines)
+        return cls(rows, dataset, options, task, sentences=lines)
 
     @classmethod
     def check_rows(cls, rows: MMapIndexedDataset, split: Split) -> None:
@@ -135,10 +153,10 @@ class PrecedingSentences(SideStream):
                 f"which is not one before it"
             )
 
-    def is_kept(self) -> Optional[np.ndarray]:
+    def training_mask(self) -> Optional[np.ndarray]:
         """What ``--preceding-length-ratio`` and ``--preceding-max-length`` keep. Lengths are without end of sentence;
         the ratio is asked of real preceding sentences only, or every document would lose its first sentence."""
-        ratio, max_length = self.config.preceding_length_ratio, self.config.preceding_max_length
+        ratio, max_length = self.options.preceding_length_ratio, self.options.preceding_max_length
         source, target, preceding = (
             np.asarray(lengths) - 1 for lengths in (self.source_lengths, self.dataset.tgt_sizes, self.preceding_lengths)
         )

@@ -1,59 +1,81 @@
-"""The Transformer with the mechanisms in its decoder layers, and its named architectures."""
+"""The Transformer with the mechanisms' parts in its decoder layers, and its named architectures."""
 
-import re
-from typing import Any, Dict, List, Optional, Tuple
+from __future__ import annotations
+
+from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import torch
-from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.data import Dictionary
+from fairseq.dataclass import FairseqDataclass
 from fairseq.distributed import fsdp_wrap
-from fairseq.models.transformer import TransformerDecoderBase, TransformerEncoderBase, TransformerModelBase
+from fairseq.models.transformer import (
+    TransformerConfig,
+    TransformerDecoderBase,
+    TransformerEncoderBase,
+    TransformerModelBase,
+)
+from fairseq.modules import MultiheadAttention
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
+from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
 from fairseq_ctxgates.compat import EncoderLayer
-from fairseq_ctxgates.inter_sentence.gate import preceding_input, random_context, sentence_keys
-from fairseq_ctxgates.models.decoder_layer import (
-    ContextDecoderLayer,
-    IncrementalState,
-    LayerOutput,
-    inter_sentence_layers,
+from fairseq_ctxgates.mechanism import TRANSFORMER, Defaults, EncoderInput, Mechanism
+from fairseq_ctxgates.models.context_model import (
+    ContextDecoder,
+    ContextModel,
+    EncoderOut,
+    Extra,
+    added_tensors,
+    embedding_parts,
+    further_encodings,
 )
-from fairseq_ctxgates.models.presets import check_task, register_presets
+from fairseq_ctxgates.models.decoder_layer import ContextDecoderLayer
+from fairseq_ctxgates.models.presets import register_presets
 from fairseq_ctxgates.models.transformer_config import ContextTransformerConfig, transformer_config
+from fairseq_ctxgates.modules.attention import IncrementalState
 from fairseq_ctxgates.modules.dropout import replace_dropout
-from fairseq_ctxgates.relations.fusion import (
-    MultiplyingEncoderLayer,
-    both_masks,
-    encodes_relations,
-    relation_layers,
-)
-from fairseq_ctxgates.smoothing.context_aware_smoothing import build_smoothing, embed_words
+from fairseq_ctxgates.parts import embed_words
 
-EncoderOut = Dict[str, List[Tensor]]
+# What fairseq's encoder returns; mechanisms add to it.
+FAIRSEQ_ENCODER_OUT = frozenset(
+    "encoder_out encoder_padding_mask encoder_embedding encoder_states fc_results src_tokens src_lengths".split()
+)
+
+
+class ContextEncoderLayer(EncoderLayer):
+    """fairseq's Transformer encoder layer, whose self-attention may be of a class that a mechanism asks for."""
+
+    def build_self_attention(self, embed_dim: int, cfg: TransformerConfig) -> MultiheadAttention:
+        """Attention of width ``embed_dim``, with the heads and dropout of the configuration."""
+        asked_for = (mechanism.encoder_attention() for mechanism in cfg.mechanisms)
+        attention = next((found for found in asked_for if found is not None), MultiheadAttention)
+        return attention(
+            embed_dim,
+            cfg.encoder.attention_heads,
+            dropout=cfg.attention_dropout,
+            self_attention=True,
+            q_noise=self.quant_noise,
+            qn_block_size=self.quant_noise_block_size,
+        )
 
 
 class ContextTransformerEncoder(TransformerEncoderBase):
-    """fairseq's Transformer encoder, the same on both stacks, over embeddings that may be smoothed; it also encodes the
-    preceding sentence where there is an inter-sentence gate for it, and the sentence once more under its relation mask
-    where relations are fused into the decoder."""
+    """fairseq's Transformer encoder, the same on both stacks, over embeddings that mechanisms may change. It also
+    encodes what the mechanisms ask for: the source under further masks, and further sentences."""
 
-    def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Embedding) -> None:
+    def __init__(self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Embedding) -> None:
         super().__init__(cfg, dictionary, embed_tokens)
-        self.smoothing = build_smoothing(
-            cfg.mechanisms, "encoder", embed_tokens.embedding_dim, dictionary, self.embed_scale
-        )
-        self.encodes_preceding = bool(inter_sentence_layers(cfg))
-        self.ablation = str(cfg.mechanisms.inter_sentence_ablation)
-        self.encodes_relations = encodes_relations(cfg)
+        self.mechanisms: Sequence[Mechanism] = cfg.mechanisms
         self.attention_heads = cfg.encoder.attention_heads
+        self.embedding_parts = embedding_parts(cfg.mechanisms, "encoder", embed_tokens, dictionary, self.embed_scale)
 
-    def build_encoder_layer(self, cfg: Any) -> nn.Module:
-        multiplies = encodes_relations(cfg) and str(cfg.mechanisms.relation_operation) == "multiply"
-        return _wrap_layer(MultiplyingEncoderLayer(cfg) if multiplies else EncoderLayer(cfg), cfg)
+    def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
+        return _wrap_layer(ContextEncoderLayer(cfg), cfg)
 
     def forward_embedding(self, src_tokens: Tensor, token_embedding: Optional[Tensor] = None) -> Tuple[Tensor, Tensor]:
         if token_embedding is None:
-            token_embedding = embed_words(self.embed_tokens, src_tokens, self.smoothing)
+            token_embedding = embed_words(self.embed_tokens, src_tokens, self.embedding_parts.in_order())
         embedded: Tuple[Tensor, Tensor] = super().forward_embedding(src_tokens, token_embedding)
         return embedded
 
@@ -63,107 +85,112 @@ class ContextTransformerEncoder(TransformerEncoderBase):
         src_lengths: Optional[Tensor] = None,
         return_all_hiddens: bool = False,
         token_embeddings: Optional[Tensor] = None,
-        preceding_tokens: Optional[Tensor] = None,
-        relation_mask: Optional[Tensor] = None,
+        **inputs: Tensor,
     ) -> EncoderOut:
-        """As fairseq's. Where there is an inter-sentence gate, it encodes ``preceding_tokens``, (batch, preceding
-        length), as well, and the result also has ``preceding_out``, h_a, (preceding length, batch, embed dim), and
-        ``preceding_padding_mask``, (batch, preceding length). Where relations are fused, it encodes the source under
-        ``relation_mask``, (batch, source length, source length), as well, and the result also has ``relation_out``, h',
-        (source length, batch, embed dim)."""
+        """As fairseq's, with ``inputs``, what side streams added to the batch. The result also has what mechanisms
+        added: for a mask under which the source was encoded, ``<name>_out``, (source length, batch, embed dim); for
+        further sentences ``<name>_out``, (their length, batch, embed dim), and ``<name>_padding_mask``, (batch, their
+        length); and tensors as they are."""
+        given = EncoderInput(src_tokens, inputs, self.dictionary, self.max_positions())
+        masks, sentences, tensors = further_encodings(self.mechanisms, given)
         encoder_out: EncoderOut
-        if self.encodes_relations:
-            encoder_out = self.encode_twice(src_tokens, relation_mask, return_all_hiddens, token_embeddings)
+        if masks:
+            encoder_out = self.encode_under_masks(src_tokens, masks, return_all_hiddens, token_embeddings)
         else:
             encoder_out = super().forward(src_tokens, src_lengths, return_all_hiddens, token_embeddings)
-        if self.encodes_preceding:
-            tokens = preceding_input(preceding_tokens, self.ablation, self.dictionary, self.max_positions())
-            preceding = super().forward(tokens)
-            encoder_out["preceding_out"] = preceding["encoder_out"]
-            encoder_out["preceding_padding_mask"] = preceding["encoder_padding_mask"]
-            if self.ablation == "random":
-                encoder_out["sentence_keys"] = [sentence_keys(src_tokens, self.padding_idx)]
-        return encoder_out
+        for name, tokens in sentences.items():
+            encoded = super().forward(tokens)
+            encoder_out[f"{name}_out"] = encoded["encoder_out"]
+            encoder_out[f"{name}_padding_mask"] = encoded["encoder_padding_mask"]
+        return {**encoder_out, **tensors}
 
-    def encode_twice(
+    def encode_under_masks(
         self,
         src_tokens: Tensor,
-        relation_mask: Optional[Tensor],
+        masks: Mapping[str, Tensor],
         return_all_hiddens: bool,
         token_embeddings: Optional[Tensor],
     ) -> EncoderOut:
-        """Encode the source as always and under the relation mask, by the same layers, as one batch of twice the size
-        (Li et al. 2022, equation 8).
+        """Encode the source as always and once more under each mask, by the same layers, as one batch.
 
-        Raises:
-            ValueError: there is no mask.
+        Args:
+            masks: by name, (batch, source length, source length), true where a position may see another
         """
-        if relation_mask is None:
-            raise ValueError("net_input has no relation_mask: is this the task context_translation?")
         padding_mask = src_tokens.eq(self.padding_idx)
         x, embedding = self.forward_embedding(src_tokens, token_embeddings)
-        x = x.masked_fill(padding_mask.unsqueeze(-1), 0).transpose(0, 1).repeat(1, 2, 1)
-        both_padding_masks = padding_mask.repeat(2, 1) if padding_mask.any() else None
-        attention_mask = both_masks(relation_mask, self.attention_heads)
+        times = 1 + len(masks)
+        x = x.masked_fill(padding_mask.unsqueeze(-1), 0).transpose(0, 1).repeat(1, times, 1)
+        padding_masks = padding_mask.repeat(times, 1) if padding_mask.any() else None
+        attention_mask = hidden_positions(list(masks.values()), self.attention_heads)
         states = [x]
         for layer in self.layers:
-            x = layer(x, both_padding_masks, attention_mask)
+            x = layer(x, padding_masks, attention_mask)
             states.append(x)
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         # Contiguous, or every product of a decoder layer would copy them.
-        sentence, relation = (half.contiguous() for half in x.chunk(2, dim=1))
+        sentence, *masked = (part.contiguous() for part in x.chunk(times, dim=1))
         return {
             "encoder_out": [sentence],
-            "relation_out": [relation],
             "encoder_padding_mask": [padding_mask],
             "encoder_embedding": [embedding],
-            "encoder_states": [state.chunk(2, dim=1)[0] for state in states] if return_all_hiddens else [],
+            "encoder_states": [state.chunk(times, dim=1)[0] for state in states] if return_all_hiddens else [],
             "fc_results": [],
             "src_tokens": [],
             "src_lengths": [(~padding_mask).sum(dim=1, keepdim=True, dtype=torch.int32)],
+            **{f"{name}_out": [encoding] for name, encoding in zip(masks, masked)},
         }
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
         reordered: EncoderOut = super().reorder_encoder_out(encoder_out, new_order)
-        batch_dims = {"preceding_out": 1, "preceding_padding_mask": 0, "sentence_keys": 0, "relation_out": 1}
-        for name, batch_dim in batch_dims.items():
-            if name in encoder_out:
-                reordered[name] = [tensor.index_select(batch_dim, new_order) for tensor in encoder_out[name]]
+        for name, tensor in added_tensors(encoder_out, FAIRSEQ_ENCODER_OUT).items():
+            reordered[name] = [tensor.index_select(1 if name.endswith("_out") else 0, new_order)]
         return reordered
 
 
-class ContextTransformerDecoder(TransformerDecoderBase):
-    """fairseq's Transformer decoder over :class:`ContextDecoderLayer` and embeddings that may be smoothed, with its own
-    short loop over the layers: it hands on what fairseq's loop throws away."""
+def hidden_positions(masks: Sequence[Tensor], heads: int) -> Tensor:
+    """The attention mask of an encoder that reads the source several times as one batch: first without a mask, then
+    under each mask.
 
-    def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Embedding) -> None:
+    Args:
+        masks: (batch, length, length) each, true where a position may see another
+        heads: the number of attention heads
+
+    Returns:
+        ((1 + masks) · batch · heads, length, length), bool, true where a position may not see another
+    """
+    hidden = torch.cat([torch.zeros_like(masks[0]), *(~mask for mask in masks)])
+    return hidden.repeat_interleave(heads, dim=0)
+
+
+class LayerResults(NamedTuple):
+    """What the decoder's layers give.
+
+    ``inner_states``: each layer's input and the last one's output, (target length, batch, embed dim). ``attention``:
+    over the sentence, (heads, batch, target length, source length), of the layer that was asked for. ``returned``: by
+    name and by the layer's number what parts returned.
+    """
+
+    inner_states: List[Tensor]
+    attention: Optional[Tensor]
+    returned: Dict[str, Dict[int, Tensor]]
+
+
+class ContextTransformerDecoder(ContextDecoder, TransformerDecoderBase):
+    """fairseq's Transformer decoder over :class:`ContextDecoderLayer` and embeddings that mechanisms may change. It has
+    a short loop over the layers, because fairseq's throws away what parts return."""
+
+    def __init__(self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Embedding) -> None:
         super().__init__(cfg, dictionary, embed_tokens)
-        self.smoothing = build_smoothing(
-            cfg.mechanisms, "decoder", embed_tokens.embedding_dim, dictionary, self.embed_scale
-        )
+        self.embedding_parts = embedding_parts(cfg.mechanisms, "decoder", embed_tokens, dictionary, self.embed_scale)
+        # By index: going through a list with LayerDrop leaves layers out.
+        layers = [self.layers[place] for place in range(len(self.layers))]
+        self.returns = {layer.number: layer.returns for layer in layers}
 
-    def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> nn.Module:
+    def build_decoder_layer(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> nn.Module:
         # TransformerDecoderBase builds its layers in order, so the attribute counts them.
         self._layers_built = getattr(self, "_layers_built", 0) + 1
         return _wrap_layer(ContextDecoderLayer(cfg, number=self._layers_built), cfg)
-
-    def forward(
-        self,
-        prev_output_tokens: Tensor,
-        encoder_out: EncoderOut,
-        incremental_state: Optional[IncrementalState] = None,
-        features_only: bool = False,
-        output_positions: Optional[Tensor] = None,
-        **kwargs: Any,
-    ) -> Tuple[Tensor, Dict[str, Any]]:
-        """As fairseq's, with the arguments of :meth:`extract_features`, and with ``output_positions``, a boolean mask
-        of shape (batch, target length): only the P positions it selects go through the output layer, in the order of
-        the batch, and the result is (P, vocabulary)."""
-        x, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state, **kwargs)
-        if output_positions is not None:
-            x = x[output_positions]
-        return (x if features_only else self.output_layer(x)), extra
 
     def extract_features(
         self,
@@ -174,10 +201,9 @@ class ContextTransformerDecoder(TransformerDecoderBase):
         alignment_layer: Optional[int] = None,
         alignment_heads: Optional[int] = None,
         return_attention: bool = True,
-        return_gates: bool = False,
-        return_preceding_attention: bool = False,
-        **_: Any,
-    ) -> Tuple[Tensor, Dict[str, Any]]:
+        returns: Collection[str] = (),
+        **_: object,
+    ) -> Tuple[Tensor, Extra]:
         """Run the decoder without its output layer.
 
         Args:
@@ -186,69 +212,68 @@ class ContextTransformerDecoder(TransformerDecoderBase):
             alignment_layer: whose attention is returned, from 0 as in fairseq; default: the last layer's
             alignment_heads: average the attention over this many heads; default: all
             return_attention: without it, attention over the source is computed the faster way, which has no weights
-            return_gates: also return the gates
-            return_preceding_attention: also return the attention over the preceding sentence
+            returns: the names of the gates and attention weights that parts shall return
 
         Returns:
             features, (batch, target length, embed dim), and a dictionary with ``attn``, a list of one (batch, target
-            length, source length) or None; ``inner_states``, each layer's input and the last one's output, (target
-            length, batch, embed dim); and, if asked for, ``gates`` and ``inter_sentence_gates``: z, (target length,
-            batch, embed dim), by the number of its layer from 1 at the bottom, of the layers that ran (LayerDrop), and
-            ``preceding_attention``, (heads, batch, target length, preceding length), by the layer as well
+            length, source length) or None; ``inner_states``, see :class:`LayerResults`; and for each name in
+            ``returns`` the tensors by the number of their layer from 1 at the bottom, of the layers that ran
+            (LayerDrop): gates (target length, batch, embed dim), attention (heads, batch, target length, length)
         """
         if alignment_layer is None:
             alignment_layer = self.num_layers - 1
         x, padding_mask = self.embed(prev_output_tokens, incremental_state)
         future_mask = None if incremental_state is not None or full_context_alignment else self.buffered_future_mask(x)
-
-        outputs = self.run_layers(
+        results = self.run_layers(
             x,
             encoder_out,
-            prev_output_tokens,
             attention_layer=alignment_layer + 1 if return_attention else None,
             incremental_state=incremental_state,
             self_attn_mask=future_mask,
             self_attn_padding_mask=padding_mask,
-            need_preceding_attn=return_preceding_attention,
+            first_step=prev_output_tokens.size(1) - x.size(0),
+            returns=tuple(returns),
         )
-        inner_states = [x, *(output.x for output in outputs.values())]
-        attention = [
-            weights[:alignment_heads].float().mean(dim=0).to(x) for weights in _by_layer(outputs, "attention").values()
-        ]
-        extra: Dict[str, Any] = {"attn": attention or [None], "inner_states": inner_states}
-        if return_gates:
-            extra["gates"] = _by_layer(outputs, "context_gate")
-            extra["inter_sentence_gates"] = _by_layer(outputs, "inter_sentence_gate")
-        if return_preceding_attention:
-            extra["preceding_attention"] = _by_layer(outputs, "preceding_attention")
-        return self.features(inner_states[-1]), extra
+        attention = results.attention
+        if attention is not None:
+            attention = attention[:alignment_heads].float().mean(dim=0).to(x)
+        extra = {"attn": [attention], "inner_states": results.inner_states, **results.returned}
+        return self.features(results.inner_states[-1]), extra
 
     def run_layers(
         self,
         x: Tensor,
         encoder_out: EncoderOut,
-        prev_output_tokens: Tensor,
         attention_layer: Optional[int],
+        returns: Tuple[str, ...],
         **arguments: Any,
-    ) -> Dict[int, LayerOutput]:
-        """What each layer returns, by its number from 1 at the bottom, of the layers that run (LayerDrop).
+    ) -> LayerResults:
+        """Run the layers, or those that LayerDrop leaves.
 
         Args:
             x: the lowest layer's input, (target length, batch, embed dim)
             attention_layer: the number of the layer that also returns its attention over the sentence, or None
+            returns: the names of what parts shall return
             arguments: for each layer alike, see :meth:`ContextDecoderLayer.forward`
         """
-        memories = _memories(encoder_out)
-        outputs: Dict[int, LayerOutput] = {}
+        padding_mask = encoder_out["encoder_padding_mask"]
+        arguments.update(added_tensors(encoder_out, FAIRSEQ_ENCODER_OUT), returns=returns)
+        results = LayerResults([x], None, {name: {} for name in returns})
         for layer in self.layers:
-            preceding_context = self.random_context(encoder_out, layer.number, prev_output_tokens, x)
-            need_attn = layer.number == attention_layer
-            output = LayerOutput(
-                *layer(x, need_attn=need_attn, preceding_context=preceding_context, **memories, **arguments)
+            x, attention, *returned = layer(
+                x,
+                encoder_out["encoder_out"][0],
+                padding_mask[0] if padding_mask else None,
+                need_attn=layer.number == attention_layer,
+                **arguments,
             )
-            outputs[layer.number] = output
-            x = output.x
-        return outputs
+            results.inner_states.append(x)
+            if attention is not None:
+                results = results._replace(attention=attention)
+            for name, tensor in zip(layer.returns, returned):
+                if tensor is not None:
+                    results.returned[name][layer.number] = tensor
+        return results
 
     def features(self, x: Tensor) -> Tensor:
         """The features, (batch, target length, output dim), from the uppermost layer's output."""
@@ -257,26 +282,15 @@ class ContextTransformerDecoder(TransformerDecoderBase):
         x = x.transpose(0, 1)
         return x if self.project_out_dim is None else self.project_out_dim(x)
 
-    def random_context(
-        self, encoder_out: EncoderOut, layer: int, prev_output_tokens: Tensor, x: Tensor
-    ) -> Optional[Tensor]:
-        """What stands for the context of the preceding sentence in the ablation ``random``, of the shape of x; None
-        without it."""
-        keys = _first(encoder_out, "sentence_keys")
-        if keys is None:
-            return None
-        end = prev_output_tokens.size(1)
-        steps = torch.arange(end - x.size(0), end, device=x.device)  # the last one only in incremental decoding
-        return random_context(keys, layer, steps, x.size(-1)).to(x)
-
     def embed(self, tokens: Tensor, incremental_state: Optional[IncrementalState]) -> Tuple[Tensor, Optional[Tensor]]:
-        """Embeddings with positions, (target length, batch, embed dim), and where padding is, (batch, target length),
+        """Embeddings with positions, (target length, batch, embed dim), and the padding mask, (batch, target length),
         or None; of the last token only in incremental decoding."""
         positions = None
         if self.embed_positions is not None:
             positions = self.embed_positions(tokens, incremental_state=incremental_state)
         last_only = incremental_state is not None
-        x = self.embed_scale * embed_words(self.embed_tokens, tokens, self.smoothing, last_only)
+        words = embed_words(self.embed_tokens, tokens, self.embedding_parts.in_order(), last_only)
+        x = self.embed_scale * words
         if last_only:
             tokens = tokens[:, -1:]
             positions = positions[:, -1:] if positions is not None else None
@@ -292,152 +306,65 @@ class ContextTransformerDecoder(TransformerDecoderBase):
         return self.dropout_module(x).transpose(0, 1), padding_mask if padding_mask.any() else None
 
 
-class ContextTransformerModel(TransformerModelBase):
-    """A Transformer for translation whose decoder layers carry the mechanisms that its options name; with all of them
-    off it is the plain Transformer."""
+class ContextTransformerModel(ContextModel, TransformerModelBase):
+    """A Transformer for translation whose decoder layers have the parts of the mechanisms that its options turn on;
+    with all of them off it is the plain Transformer."""
+
+    Config = ContextTransformerConfig
+
+    def __init__(
+        self, cfg: TransformerConfig, encoder: ContextTransformerEncoder, decoder: ContextTransformerDecoder
+    ) -> None:
+        super().__init__(cfg, encoder, decoder)
+        self.mechanisms = cfg.mechanisms
 
     @classmethod
-    def add_args(cls, parser: Any) -> None:
-        """Add the architectures' options to the command line. No defaults, which come from each one's own dataclass: a
-        flag that an architecture sets would become one that unsets it."""
-        gen_parser_from_dataclass(parser, ContextTransformerConfig(), delete_default=True)
+    def build_model(cls, cfg: FairseqDataclass, task: FairseqTask) -> ContextTransformerModel:
+        """Build a model for the task's dictionaries.
 
-    @classmethod
-    def build_model(cls, cfg: Any, task: Any) -> "ContextTransformerModel":
-        cfg = transformer_config(cfg)
-        model = super().build_model(cfg, task)
-        check_task(task, model.required_streams)
+        Raises:
+            UserError: options contradict each other, would do nothing, or contradict the task.
+        """
+        model = super().build_model(transformer_config(cfg), task)
+        model.check_task(task)
         replace_dropout(model)
         return model
 
     @classmethod
-    def build_encoder(cls, cfg: Any, src_dict: Any, embed_tokens: nn.Embedding) -> ContextTransformerEncoder:
+    def build_encoder(
+        cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding
+    ) -> ContextTransformerEncoder:
         return ContextTransformerEncoder(cfg, src_dict, embed_tokens)
 
     @classmethod
-    def build_decoder(cls, cfg: Any, tgt_dict: Any, embed_tokens: nn.Embedding) -> ContextTransformerDecoder:
+    def build_decoder(
+        cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding
+    ) -> ContextTransformerDecoder:
         return ContextTransformerDecoder(cfg, tgt_dict, embed_tokens)
 
-    def forward(
-        self,
-        src_tokens: Tensor,
-        src_lengths: Optional[Tensor],
-        prev_output_tokens: Tensor,
-        return_all_hiddens: bool = True,
-        preceding_tokens: Optional[Tensor] = None,
-        relation_mask: Optional[Tensor] = None,
-        **kwargs: Any,
-    ) -> Tuple[Tensor, Dict[str, Any]]:
-        """
-        Args:
-            src_tokens: (batch, source length)
-            src_lengths: (batch,)
-            prev_output_tokens: (batch, target length)
-            preceding_tokens: the preceding sentences, (batch, preceding length), for an inter-sentence gate
-            relation_mask: M, (batch, source length, source length), true where a position may see another in the
-                relation encoding
-            kwargs: for the decoder, as ``return_gates``
 
-        Returns:
-            logits, (batch, target length, vocabulary), and the dictionary of the decoder
-        """
-        encoder_out = self.encoder(
-            src_tokens,
-            src_lengths,
-            return_all_hiddens=return_all_hiddens,
-            preceding_tokens=preceding_tokens,
-            relation_mask=relation_mask,
-        )
-        return self.decoder(prev_output_tokens, encoder_out=encoder_out, **kwargs)
-
-    @property
-    def gated_layers(self) -> int:
-        """How many decoder layers have a context gate."""
-        return self.cfg.decoder.layers if self.cfg.mechanisms.context_gate != "none" else 0
-
-    @property
-    def required_streams(self) -> Tuple[str, ...]:
-        """The side streams that the model's input needs, by name."""
-        is_read = {"preceding": bool(inter_sentence_layers(self.cfg)), "relation": encodes_relations(self.cfg)}
-        return tuple(name for name, is_required in is_read.items() if is_required)
-
-    @property
-    def unread_streams(self) -> Tuple[str, ...]:
-        """The side streams that an ablation leaves unread: the options of training may ask for them all the same."""
-        return ("relation",) if relation_layers(self.cfg) and not encodes_relations(self.cfg) else ()
-
-    def is_mechanism_parameter(self, name: str) -> bool:
-        """Whether a parameter belongs to a mechanism, and so is not in a plain Transformer's checkpoint."""
-        parts = (
-            "context_gate",
-            "inter_sentence_gate",
-            "preceding_attn",
-            "relation_attn",
-            "relation_fusion",
-            "smoothing",
-        )
-        return any(f".{part}." in name for part in parts)
-
-    def starts_as(self, name: str) -> Optional[str]:
-        """The parameter that one of a mechanism's own starts as a copy of, in a warm start: attention over the
-        preceding sentence, or over the relation encoding, starts as that over the sentence."""
-        copy = re.sub(r"\.(preceding|relation)_attn\.", ".encoder_attn.", name)
-        return copy if copy != name else None
-
-
-def _first(encoder_out: EncoderOut, name: str) -> Optional[Tensor]:
-    """An entry of the encoder's output, which fairseq wraps in a list that may be empty."""
-    entry = encoder_out.get(name)
-    return entry[0] if entry else None
-
-
-def _memories(encoder_out: EncoderOut) -> Dict[str, Optional[Tensor]]:
-    """What a decoder layer attends to, by the names of its arguments. Without a relation encoding the ordinary one
-    takes its place (Compare Fusion)."""
-    names = ("encoder_out", "encoder_padding_mask", "relation_out", "preceding_out", "preceding_padding_mask")
-    memories = {name: _first(encoder_out, name) for name in names}
-    if memories["relation_out"] is None:
-        memories["relation_out"] = memories["encoder_out"]
-    return memories
-
-
-def _by_layer(outputs: Dict[int, LayerOutput], name: str) -> Dict[int, Tensor]:
-    """What the layers returned under this name, by the layer's number, of those that returned it."""
-    found = {number: getattr(output, name) for number, output in outputs.items()}
-    return {number: tensor for number, tensor in found.items() if tensor is not None}
-
-
-def _wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
+def _wrap_layer(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:
     """What fairseq does to each layer it builds: activation checkpointing, and wrapping for fully sharded training."""
     if cfg.checkpoint_activations:
         layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
     return fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
 
 
-MECHANISMS: Dict[str, Dict[str, Any]] = {
-    "context_transformer": {},
-    "rcg_transformer": {"context_gate": "interpolate"},
-    "fra_transformer": {"relation_fusion": "transform"},
-    "isg_transformer": {"inter_sentence_gate": True},
-    "car_transformer": {"smoothing": "fcwm"},
-}
-
-
-def _size(embed_dim: int, ffn_embed_dim: int, heads: int, layers: int, **others: Any) -> Dict[str, Any]:
-    sides = {
-        f"{side}_{name}": value
-        for side in ("encoder", "decoder")
+def _size(embed_dim: int, ffn_embed_dim: int, heads: int, layers: int, **others: object) -> Defaults:
+    both = {
+        f"{stack}_{name}": value
+        for stack in ("encoder", "decoder")
         for name, value in (("attention_heads", heads), ("layers", layers))
     }
-    return {"encoder_embed_dim": embed_dim, "encoder_ffn_embed_dim": ffn_embed_dim, **sides, **others}
+    return {"encoder_embed_dim": embed_dim, "encoder_ffn_embed_dim": ffn_embed_dim, **both, **others}
 
 
 # The sizes of fairseq's transformer, transformer_tiny, transformer_iwslt_de_en and transformer_vaswani_wmt_en_de_big.
-SIZES: Dict[str, Dict[str, Any]] = {
+SIZES: Dict[str, Defaults] = {
     "": {},
     "_tiny": _size(64, 64, heads=2, layers=2),
     "_iwslt": _size(512, 1024, heads=4, layers=6),
     "_big": _size(1024, 4096, heads=16, layers=6, dropout=0.3),
 }
 
-register_presets(ContextTransformerModel, ContextTransformerConfig, MECHANISMS, SIZES)
+register_presets(ContextTransformerModel, TRANSFORMER, "context_transformer", SIZES)

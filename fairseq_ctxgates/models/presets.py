@@ -1,44 +1,37 @@
 """Named architectures: the options of a model with other defaults."""
 
+from __future__ import annotations
+
 from dataclasses import field, fields, make_dataclass
-from typing import Any, Dict, Sequence, Type
+from typing import Dict, Mapping, Type
 
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import register_model
 
-from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.mechanism import Defaults
+from fairseq_ctxgates.mechanisms import all_mechanisms
+from fairseq_ctxgates.models.context_model import ContextModel
 
-Defaults = Dict[str, Any]
 
-
-def register_presets(
-    model: type, config: Type[FairseqDataclass], mechanisms: Dict[str, Defaults], sizes: Dict[str, Defaults]
-) -> None:
-    """Register an architecture for every mechanism in every size.
+def register_presets(model: Type[ContextModel], backbone: str, plain: str, sizes: Mapping[str, Defaults]) -> None:
+    """Register the plain architecture of a backbone, and those that its mechanisms give, in every size.
 
     Each is a registered model with a dataclass of its own, so that ``model: {_name: rcg_transformer_big}`` in a YAML
     file means the same as ``--arch rcg_transformer_big``.
 
     Args:
         model: the class of all of them
-        config: the dataclass of its options
-        mechanisms: by the architecture's name, what differs from the options' own defaults
-        sizes: the same by the end of the name
+        plain: the name of the architecture without mechanisms
+        sizes: by the end of the name, the defaults that differ
     """
-    for mechanism, options in mechanisms.items():
+    architectures: Dict[str, Defaults] = {plain: {}}
+    for mechanism in all_mechanisms():
+        architectures.update(mechanism.architectures.get(backbone, {}))
+    for name, options in architectures.items():
         for suffix, dimensions in sizes.items():
-            arch = f"{mechanism}{suffix}"
+            arch = f"{name}{suffix}"
             architecture = type(arch, (model,), {"__doc__": model.__doc__})
-            register_model(arch, dataclass=preset(arch, config, {**options, **dimensions}))(architecture)
-
-
-def check_task(task: Any, required_streams: Sequence[str]) -> None:
-    """Raise UserError unless the task can load the side streams that a model requires."""
-    if required_streams and not hasattr(task.cfg, "load_gate_labels"):
-        raise UserError(
-            f"this architecture reads side streams ({', '.join(required_streams)}): give --task context_translation, "
-            f"which loads them"
-        )
+            register_model(arch, dataclass=preset(arch, model.Config, {**options, **dimensions}))(architecture)
 
 
 def preset(name: str, config: Type[FairseqDataclass], defaults: Defaults) -> Type[FairseqDataclass]:

@@ -1,59 +1,53 @@
-"""One step of the RNNSearch decoder: attention, the gates, and the recurrent unit."""
+"""One step of the RNNSearch decoder: attention, the mechanisms' parts, and the recurrent unit."""
 
-from typing import Any, List, NamedTuple, Optional, Tuple
+from __future__ import annotations
 
-import torch
+from typing import Dict, List, Mapping, NamedTuple, Optional, Protocol, Sequence
+
 from torch import Tensor, nn
 
-from fairseq_ctxgates.context_gates.recurrent_gates import RecurrentContextGate, RecurrentInterSentenceGate
+from fairseq_ctxgates.mechanism import Mechanism
+from fairseq_ctxgates.models.context_model import the_only_one
 from fairseq_ctxgates.modules.additive_attention import AdditiveAttention, AttentionMemory, weighted_sum
 from fairseq_ctxgates.modules.gated_recurrent_unit import gru, initialize_gru
+from fairseq_ctxgates.parts import Part, Parts, RecurrentConnection, RecurrentWidths, Returned
 
 
-class Annotations(NamedTuple):
-    """Encoded sentences: h_j, (sentences, length, context dim), and where padding is, (sentences, length)."""
+class CellOptions(Protocol):
+    """What the cell reads of the model's options."""
 
-    states: Tensor
-    padding_mask: Tensor
+    feedback_attention: bool
 
 
-class Memories(NamedTuple):
-    """What every step reads and none changes: of the sentences, and of the preceding ones where there is attention over
-    them."""
+class StepMemory(NamedTuple):
+    """What every step reads and none changes: the memory of attention over the sentence, and that of each source part
+    that attends to something, by name."""
 
     sentence: AttentionMemory
-    preceding: Optional[AttentionMemory] = None
+    parts: Mapping[str, AttentionMemory]
 
-    def select(self, sentences: Tensor) -> "Memories":
-        """The memories of these sentences, by number."""
-        preceding = None if self.preceding is None else self.preceding.select(sentences)
-        return Memories(self.sentence.select(sentences), preceding)
+    def select(self, sentences: Tensor) -> StepMemory:
+        """The memory of these sentences, by number."""
+        parts = {name: memory.select(sentences) for name, memory in self.parts.items()}
+        return StepMemory(self.sentence.select(sentences), parts)
 
 
 class StepInput(NamedTuple):
-    """What a step is given.
+    """What a step is given: W y_{t-1}, (rows, 3 · state dim), and the inputs of the source parts, by name, and of the
+    connection."""
 
-    Terms of y_{t-1}: ``gru``, W y in the recurrent unit, (rows, 3 · state dim); ``context_gate``, W_z y, (rows, state
-    dim); ``inter_sentence_gate``, W y there, (rows, context dim). And ``preceding``, the terms of what stands for c_a
-    in an ablation, (rows, 2 · context dim).
-    """
-
-    gru: Tensor
-    context_gate: Optional[Tensor]
-    inter_sentence_gate: Optional[Tensor]
-    preceding: Optional[Tensor]
+    word: Tensor
+    parts: Mapping[str, Optional[Tensor]]
+    connection: Optional[Tensor]
 
 
 class Step(NamedTuple):
-    """What a step gives: s_t, (rows, state dim); α over the sentence, (rows, length); the weight of the source by the
-    context gate, (rows, state dim); z of the inter-sentence gate, (rows, context dim); α over the preceding sentence,
-    (rows, preceding length)."""
+    """What a step gives: s_t, (rows, state dim); α over the sentence, (rows, length); and what parts returned, (rows,
+    any width)."""
 
     state: Tensor
     attention: Tensor
-    context_gate: Optional[Tensor]
-    inter_sentence_gate: Optional[Tensor]
-    preceding_attention: Optional[Tensor]
+    returned: Returned
 
 
 class RecurrentDecoderCell(nn.Module):
@@ -67,133 +61,98 @@ class RecurrentDecoderCell(nn.Module):
 
         s̃ = GRU(s_{t-1}, y_{t-1}),   α_t = attention(s̃, h),   s_t = GRU(s̃, c_t)
 
-    With an inter-sentence gate (:class:`RecurrentInterSentenceGate`) a second attention reads the preceding sentence,
-    and what the gate gives stands for c_t. With a context gate (:class:`RecurrentContextGate`) the source context C c_t
-    and the target context W y_{t-1} + U s_{t-1} are scaled; with feedback attention the latter is U s̃, since s̃ has
-    read y_{t-1}. Both gates read s_{t-1} and y_{t-1}. Where both are, the context gate's c_t is what the inter-sentence
-    gate gives.
+    The mechanisms' source parts change c_t in turn. Their connection scales the source context C c_t and the target
+    context W y_{t-1} + U s_{t-1}; with feedback attention the target context is U s̃, since s̃ has read y_{t-1}.
 
     All that is linear in y_{t-1} or in the annotations is computed before the first step (:meth:`inputs`,
     :meth:`read`): since α sums to one, C c_t = Σ_j α_tj C h_j.
 
     Args:
-        cfg: the model's options
-        word_dim: width of y_{t-1}, an embedding
-        state_dim: width of s_t
-        context_dim: width of h_j and c_t
+        options: the model's
+        mechanisms: those that are on
+        widths: of y_{t-1}, s_t, and of h_j and c_t
     """
 
-    def __init__(self, cfg: Any, word_dim: int, state_dim: int, context_dim: int) -> None:
+    def __init__(self, options: CellOptions, mechanisms: Sequence[Mechanism], widths: RecurrentWidths) -> None:
         super().__init__()
-        self.attention = AdditiveAttention(state_dim, context_dim, state_dim)
-        self.word_proj = nn.Linear(word_dim, 3 * state_dim)  # W
-        self.context_proj = nn.Linear(context_dim, 3 * state_dim)  # C
-        self.state_proj = nn.Linear(state_dim, 3 * state_dim)  # U, in the GRU that reads c_t
-        self.feedback_proj = nn.Linear(state_dim, 3 * state_dim) if cfg.feedback_attention else None  # U, in s̃'s GRU
+        state_dim = widths.state
+        self.attention = AdditiveAttention(state_dim, widths.context, state_dim)
+        self.word_proj = nn.Linear(widths.word, 3 * state_dim)  # W
+        self.context_proj = nn.Linear(widths.context, 3 * state_dim)  # C
+        self.state_proj = nn.Linear(state_dim, 3 * state_dim)  # U in s_t
+        self.feedback_proj = nn.Linear(state_dim, 3 * state_dim) if options.feedback_attention else None  # U in s̃
         for linear in filter(None, (self.word_proj, self.context_proj, self.state_proj, self.feedback_proj)):
             initialize_gru(linear.weight, linear.bias)
 
-        self.context_gate: Any = None
-        if str(cfg.context_gate) != "none":
-            self.context_gate = RecurrentContextGate(str(cfg.context_gate), word_dim, state_dim, context_dim)
-        self.inter_sentence_gate: Any = None
-        self.preceding_attention: Any = None
-        if cfg.inter_sentence_gate:
-            is_closed = str(cfg.inter_sentence_ablation) == "closed"
-            self.inter_sentence_gate = RecurrentInterSentenceGate(word_dim, state_dim, context_dim, is_closed)
-            self.preceding_attention = AdditiveAttention(state_dim, context_dim, state_dim)
+        self.source_parts = Parts({one.name: one.recurrent_source_part(widths) for one in mechanisms})
+        connections = [mechanism.recurrent_connection(widths) for mechanism in mechanisms]
+        self.connection: RecurrentConnection = the_only_one(connections, default=RecurrentConnection())
+        every_part: Sequence[Part] = (*self.source_parts.in_order(), self.connection)
+        self.returns = tuple(name for part in every_part for name in part.returns)
+        self.attentions = {name for part in every_part for name in part.attentions}
 
     # --- before the first step
 
-    def read(self, sentence: Annotations, preceding: Optional[Annotations] = None) -> Memories:
-        """What the steps need of the annotations h_b of the sentences, and h_a of the preceding ones."""
-        h, padding_mask = sentence
-        gate = self.inter_sentence_gate
-        values = self.source_terms(h) if gate is None else gate.sentence_terms(h)
-        memory = AttentionMemory(self.attention.key_proj(h), values, padding_mask)
-        if preceding is None:
-            return Memories(memory)
-        h, padding_mask = preceding
-        return Memories(
-            memory, AttentionMemory(self.preceding_attention.key_proj(h), gate.preceding_terms(h), padding_mask)
-        )
+    def read(self, h: Tensor, padding_mask: Tensor, added: Mapping[str, Tensor]) -> StepMemory:
+        """What the steps read of the annotations h, (sentences, length, context dim), whose padding mask is (sentences,
+        length), and of the tensors that mechanisms added to the encoder's output."""
+        memories = {name: part.read(added) for name, part in self.source_parts.named()}
+        parts = {name: memory for name, memory in memories.items() if memory is not None}
+        return StepMemory(AttentionMemory(self.attention.key_proj(h), self.context_terms(h, 0), padding_mask), parts)
 
-    def source_terms(self, c: Tensor) -> Tensor:
-        """C c, side by side with C_z c where there is a context gate, (..., 3 or 4 · state dim), of annotations or
-        contexts c, (..., context dim)."""
-        terms = self.context_proj(c)
-        return terms if self.context_gate is None else torch.cat([terms, self.context_gate.from_context(c)], dim=-1)
+    def context_terms(self, context: Tensor, place: int) -> Tensor:
+        """The terms of annotations or contexts, (..., context dim), for whoever reads them: the source part at a place
+        from 0, or after the last one the connection; (..., any width)."""
+        parts = self.source_parts.in_order()
+        if place < len(parts):
+            return parts[place].context_terms(context)
+        return self.connection.source_terms(self.context_proj, context)
 
-    def inputs(self, words: Tensor, preceding_contexts: Optional[Tensor] = None) -> List[StepInput]:
+    def inputs(self, words: Tensor, added: Mapping[str, Tensor], first_step: int) -> List[StepInput]:
         """What each step is given.
 
         Args:
             words: y_0, y_1, ..., (target length, rows, word dim)
-            preceding_contexts: what stands for c_a in each step (an ablation), (target length, rows, context dim)
+            added: the tensors that mechanisms added to the encoder's output, a row each
+            first_step: the number of the first step, from 0
         """
-        context_gate, gate = self.context_gate, self.inter_sentence_gate
-        terms = (
-            self.word_proj(words),
-            None if context_gate is None else context_gate.from_word(words),
-            None if gate is None else gate.from_word(words),
-            None if preceding_contexts is None else gate.preceding_terms(preceding_contexts),
-        )
-        of_steps = ([None] * len(words) if term is None else term.unbind(0) for term in terms)
-        return [StepInput(*step) for step in zip(*of_steps)]
+        terms: Dict[str, Optional[Tensor]] = {
+            name: part.step_inputs(words, added, first_step) for name, part in self.source_parts.named()
+        }
+        by_step = [_each_step(part, len(words)) for part in terms.values()]
+        connection = _each_step(self.connection.step_inputs(words, added, first_step), len(words))
+        parts = [dict(zip(terms, step)) for step in zip(*by_step)] if by_step else [{}] * len(words)
+        return [StepInput(*step) for step in zip(self.word_proj(words).unbind(0), parts, connection)]
 
     # --- a step
 
-    def forward(self, state: Tensor, given: StepInput, memories: Memories) -> Step:
+    def forward(self, state: Tensor, given: StepInput, memory: StepMemory) -> Step:
         """
         Args:
             state: s_{t-1}, (rows, state dim)
             given: from :meth:`inputs`
-            memories: from :meth:`read`
+            memory: from :meth:`read`
         """
         previous = state
         if self.feedback_proj is None:
-            targets = [self.state_proj(state), given.gru]
+            targets = [self.state_proj(state), given.word]
         else:
-            state = gru(previous, given.gru, self.feedback_proj(previous))  # s̃
+            state = gru(previous, given.word, self.feedback_proj(previous))  # s̃
             targets = [self.state_proj(state)]
 
-        attention = self.attention(state, memories.sentence)
-        source = weighted_sum(attention, memories.sentence.values)
-        inter_sentence_gate, context_gate, preceding_attention = None, None, None
-        if self.inter_sentence_gate is not None:
-            preceding, preceding_attention = self.attend_to_preceding(state, given, memories.preceding)
-            source, inter_sentence_gate = self.mix(previous, source, preceding, given)
-        if self.context_gate is not None:
-            source, context_term = source.split([given.gru.size(-1), state.size(-1)], dim=-1)
-            source, targets, context_gate = self.context_gate(
-                previous, given.context_gate, context_term, source, targets
-            )
+        attention = self.attention(state, memory.sentence)
+        source = weighted_sum(attention, memory.sentence.values)
+        returned: Returned = {}
+        for place, (name, part) in enumerate(self.source_parts.named(), start=1):
+            context, found = part(previous, state, source, given.parts[name], memory.parts.get(name))
+            source = self.context_terms(context, place)
+            returned.update(found)
+        source, targets, found = self.connection(previous, given.connection, source, targets)
+        returned.update(found)
         recurrent, *inputs = targets
-        state = gru(state, sum(inputs, source), recurrent)
-        return Step(state, attention, context_gate, inter_sentence_gate, preceding_attention)
+        return Step(gru(state, sum(inputs, source), recurrent), attention, returned)
 
-    def attend_to_preceding(
-        self, state: Tensor, given: StepInput, memory: Optional[AttentionMemory]
-    ) -> Tuple[Optional[Tensor], Optional[Tensor]]:
-        """The inter-sentence gate's terms of c_a, (rows, 2 · context dim), and α over the preceding sentence, (rows,
-        preceding length); without a memory of it, the terms that are given (an ablation), and None."""
-        if memory is None:
-            return given.preceding, None
-        attention = self.preceding_attention(state, memory)
-        return weighted_sum(attention, memory.values), attention
 
-    def mix(
-        self, previous: Tensor, source: Tensor, preceding: Optional[Tensor], given: StepInput
-    ) -> Tuple[Tensor, Tensor]:
-        """Let the preceding sentence in through the inter-sentence gate.
-
-        Args:
-            previous: s_{t-1}, (rows, state dim)
-            source: the gate's terms of c_b, (rows, 2 · context dim)
-            preceding: its terms of c_a, of the same shape
-
-        Returns:
-            :meth:`source_terms` of what stands for c_t, and z
-        """
-        context, z = self.inter_sentence_gate.mix(previous, given.inter_sentence_gate, source, preceding)
-        return self.source_terms(context), z
+def _each_step(terms: Optional[Tensor], steps: int) -> Sequence[Optional[Tensor]]:
+    """The terms of each step, (rows, any width), from those of all, (steps, rows, any width), or None for each."""
+    return [None] * steps if terms is None else terms.unbind(0)

@@ -1,42 +1,47 @@
 """RNNSearch, the attentional GRU model (Bahdanau et al. 2015, *Neural Machine Translation by Jointly Learning to Align
 and Translate*), with the mechanisms in its decoder, and its named architectures."""
 
-from dataclasses import dataclass, field, fields
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from dataclasses import dataclass, field, fields, make_dataclass
+from typing import Any, Collection, Dict, List, Optional, Protocol, Sequence, Tuple
 
 import torch
-from fairseq.dataclass.utils import gen_parser_from_dataclass
-from fairseq.models import FairseqEncoder, FairseqEncoderDecoderModel, FairseqIncrementalDecoder
+from fairseq.data import Dictionary
+from fairseq.dataclass import FairseqDataclass
+from fairseq.models import FairseqEncoder
+from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
-from fairseq_ctxgates.context_gates.recurrent_gates import RecurrentContextGateConfig
+from fairseq_ctxgates.configuration import plain
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.inter_sentence.gate import (
-    InterSentenceGateConfig,
-    preceding_input,
-    random_context,
-    sentence_keys,
+from fairseq_ctxgates.mechanism import RNNSEARCH, Defaults, EncoderInput, Mechanism, build_mechanisms
+from fairseq_ctxgates.mechanisms import all_mechanisms
+from fairseq_ctxgates.models.context_model import (
+    ContextDecoder,
+    ContextModel,
+    EncoderOut,
+    Extra,
+    added_tensors,
+    embedding_parts,
+    further_encodings,
 )
-from fairseq_ctxgates.layer_list import parse_layers
-from fairseq_ctxgates.models.presets import check_task, register_presets
-from fairseq_ctxgates.models.recurrent_decoder_cell import Annotations, RecurrentDecoderCell, Step
+from fairseq_ctxgates.models.presets import register_presets
+from fairseq_ctxgates.models.recurrent_decoder_cell import RecurrentDecoderCell, Step
 from fairseq_ctxgates.models.warm_start import WarmStartConfig
 from fairseq_ctxgates.modules.additive_attention import sentences_of_rows, weighted_sum
+from fairseq_ctxgates.modules.attention import IncrementalState
 from fairseq_ctxgates.modules.deep_output import DeepOutput
 from fairseq_ctxgates.modules.dropout import Dropout
 from fairseq_ctxgates.modules.gated_recurrent_unit import BidirectionalGRU
 from fairseq_ctxgates.modules.linear import replace_linear
-from fairseq_ctxgates.smoothing.context_aware_smoothing import SmoothingConfig, build_smoothing, embed_words
+from fairseq_ctxgates.parts import RecurrentWidths, embed_words, stack_steps
 
-MECHANISM_PARTS = ("context_gate", "inter_sentence_gate", "preceding_attention", "smoothing")
-
-EncoderOut = Dict[str, List[Tensor]]
-IncrementalState = Dict[str, Dict[str, Any]]
+# What the encoder returns; mechanisms add to it.
+OWN_ENCODER_OUT = frozenset(["encoder_out", "encoder_padding_mask", "first_backward"])
 
 
 @dataclass
-class RNNSearchConfig(WarmStartConfig, SmoothingConfig, InterSentenceGateConfig, RecurrentContextGateConfig):
-    """The model's options. Sizes are those of the papers."""
+class PlainRNNSearchConfig(WarmStartConfig):
+    """The options of the plain model. Sizes are those of the papers."""
 
     encoder_embed_dim: int = field(default=620, metadata={"help": "width of the source embeddings"})
     encoder_hidden_size: int = field(
@@ -87,61 +92,96 @@ class RNNSearchConfig(WarmStartConfig, SmoothingConfig, InterSentenceGateConfig,
     max_target_positions: int = field(default=1024, metadata={"help": "maximum number of tokens in the target"})
 
 
+RNNSearchConfig = make_dataclass(
+    "RNNSearchConfig",
+    [],
+    bases=(
+        *(mechanism.configs[RNNSEARCH] for mechanism in all_mechanisms() if RNNSEARCH in mechanism.configs),
+        PlainRNNSearchConfig,
+    ),
+)
+
+
+class RNNSearchOptions(Protocol):
+    """The options of the plain model, with all derived defaults filled in."""
+
+    encoder_embed_dim: int
+    encoder_hidden_size: int
+    decoder_embed_dim: int
+    decoder_hidden_size: int
+    decoder_output_dim: int
+    feedback_attention: bool
+    dropout: float
+    share_decoder_input_output_embed: bool
+    share_all_embeddings: bool
+    max_source_positions: int
+    max_target_positions: int
+
+
 class RNNSearchEncoder(FairseqEncoder):
     """Embeddings and one bidirectional GRU. The annotation h_j of a word is [forward state; backward state].
 
     Args:
         cfg: the model's options
+        mechanisms: those that are on
         dictionary: the source's
         embed_tokens: its embeddings
     """
 
-    def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Embedding) -> None:
+    def __init__(
+        self,
+        cfg: RNNSearchOptions,
+        mechanisms: Sequence[Mechanism],
+        dictionary: Dictionary,
+        embed_tokens: nn.Embedding,
+    ) -> None:
         super().__init__(dictionary)
+        self.mechanisms = mechanisms
         self.padding_idx = dictionary.pad()
         self.max_source_positions = cfg.max_source_positions
-        self.encodes_preceding = cfg.inter_sentence_gate
-        self.ablation = str(cfg.inter_sentence_ablation)
         self.hidden_size = cfg.encoder_hidden_size
         self.embed_tokens = embed_tokens
-        self.smoothing = build_smoothing(cfg, "encoder", embed_tokens.embedding_dim, dictionary)
+        self.embedding_parts = embedding_parts(mechanisms, "encoder", embed_tokens, dictionary)
         self.gru = BidirectionalGRU(embed_tokens.embedding_dim, self.hidden_size)
         self.embedding_dropout = _dropout(cfg, "embedding", self)
         self.hidden_dropout = _dropout(cfg, "hidden", self)
 
     def forward(
-        self, src_tokens: Tensor, src_lengths: Optional[Tensor] = None, preceding_tokens: Optional[Tensor] = None
+        self,
+        src_tokens: Tensor,
+        src_lengths: Optional[Tensor] = None,
+        return_all_hiddens: bool = False,
+        **inputs: Tensor,
     ) -> EncoderOut:
         """
         Args:
             src_tokens: (batch, source length), padded on either side
             src_lengths: not needed
-            preceding_tokens: the preceding sentences, (batch, preceding length), for an inter-sentence gate
+            return_all_hiddens: not needed
+            inputs: what side streams added to the batch, by name
 
         Returns:
-            a dictionary of lists of one tensor: ``encoder_out``, h_b, (sentences, source length, 2 · hidden size), and
-            ``encoder_padding_mask``, (sentences, source length); the same of the preceding sentences, ``preceding_out``
-            and ``preceding_padding_mask``; ``first_backward``, the backward state of each source's first word, (rows,
-            hidden size); and for an ablation ``sentence_keys``, (rows,). There is a row for each sentence until
-            :meth:`reorder_encoder_out` makes more.
+            a dictionary of lists of one tensor: ``encoder_out``, h, (sentences, source length, 2 · hidden size), and
+            ``encoder_padding_mask``, (sentences, source length); the same of the further sentences that mechanisms
+            asked for, ``<name>_out`` and ``<name>_padding_mask``; ``first_backward``, the backward state of each
+            source's first word, (rows, hidden size); and the tensors that mechanisms added, (rows, ...). There is a row
+            for each sentence until :meth:`reorder_encoder_out` makes more.
         """
-        sentences, encoder_out = [src_tokens], {}
-        if self.encodes_preceding:
-            preceding = preceding_input(preceding_tokens, self.ablation, self.dictionary, self.max_source_positions)
-            if self.ablation == "random":
-                encoder_out["sentence_keys"] = [sentence_keys(src_tokens, self.padding_idx)]
-            else:
-                sentences.append(preceding)
-        states, first = self.encode(sentences)
-        for name, tokens, annotations in zip(("encoder", "preceding"), sentences, states):
+        given = EncoderInput(src_tokens, inputs, self.dictionary, self.max_positions())
+        _, further, tensors = further_encodings(self.mechanisms, given)
+        sentences = {"encoder": src_tokens, **further}
+        states, first = self.encode(list(sentences.values()))
+        encoder_out: EncoderOut = {}
+        for (name, tokens), annotations in zip(sentences.items(), states):
             encoder_out[f"{name}_out"] = [annotations]
             encoder_out[f"{name}_padding_mask"] = [tokens.eq(self.padding_idx)]
         encoder_out["first_backward"] = [first[: len(src_tokens), self.hidden_size :]]
-        return encoder_out
+        return {**encoder_out, **tensors}
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Embeddings, (batch, length, embed dim), of tokens (batch, length)."""
-        embedded: Tensor = self.embedding_dropout(embed_words(self.embed_tokens, tokens, self.smoothing))
+        words = embed_words(self.embed_tokens, tokens, self.embedding_parts.in_order())
+        embedded: Tensor = self.embedding_dropout(words)
         return embedded
 
     def encode(self, sentences: Sequence[Tensor]) -> Tuple[List[Tensor], Tensor]:
@@ -167,7 +207,7 @@ class RNNSearchEncoder(FairseqEncoder):
         sentences = sentences_of_rows(new_order, len(annotations), len(rows))
         reordered = {}
         for name, tensors in encoder_out.items():
-            chosen = new_order if name in ("first_backward", "sentence_keys") else sentences
+            chosen = sentences if name.endswith(("_out", "_padding_mask")) else new_order
             reordered[name] = tensors if chosen is None else [tensor.index_select(0, chosen) for tensor in tensors]
         return reordered
 
@@ -198,7 +238,7 @@ def pack(sentences: Sequence[Tensor], padding_idx: int) -> Tuple[Tensor, Tensor,
     return order, lengths.unsqueeze(1).gt(word_numbers).sum(dim=0).cpu(), rows
 
 
-class RNNSearchDecoder(FairseqIncrementalDecoder):
+class RNNSearchDecoder(ContextDecoder):
     """The recurrence of :class:`RecurrentDecoderCell` and, for all steps at once, a maxout and an output layer.
 
     It starts from tanh(W_s h), h the backward state of the source's first word. It has one layer, number 1 for what is
@@ -206,21 +246,28 @@ class RNNSearchDecoder(FairseqIncrementalDecoder):
 
     Args:
         cfg: the model's options
+        mechanisms: those that are on
         dictionary: the target's
         embed_tokens: its embeddings
-        context_dim: width of the annotations
     """
 
-    def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Embedding, context_dim: int) -> None:
+    def __init__(
+        self,
+        cfg: RNNSearchOptions,
+        mechanisms: Sequence[Mechanism],
+        dictionary: Dictionary,
+        embed_tokens: nn.Embedding,
+    ) -> None:
         super().__init__(dictionary)
         self.max_target_positions = cfg.max_target_positions
         self.embed_tokens = embed_tokens
-        word_dim, state_dim = embed_tokens.embedding_dim, cfg.decoder_hidden_size
-        self.smoothing = build_smoothing(cfg, "decoder", word_dim, dictionary)
-        self.init_proj = nn.Linear(cfg.encoder_hidden_size, state_dim, bias=False)  # W_s
+        widths = RecurrentWidths(embed_tokens.embedding_dim, cfg.decoder_hidden_size, 2 * cfg.encoder_hidden_size)
+        self.embedding_parts = embedding_parts(mechanisms, "decoder", embed_tokens, dictionary)
+        self.init_proj = nn.Linear(cfg.encoder_hidden_size, widths.state, bias=False)  # W_s
         nn.init.xavier_uniform_(self.init_proj.weight)
-        self.cell = RecurrentDecoderCell(cfg, word_dim, state_dim, context_dim)
-        self.deep_output = DeepOutput(state_dim, word_dim, context_dim, cfg.decoder_output_dim)
+        self.cell = RecurrentDecoderCell(cfg, mechanisms, widths)
+        self.returns = {1: self.cell.returns}
+        self.deep_output = DeepOutput(widths.state, widths.word, widths.context, cfg.decoder_output_dim)
         self.output_projection = nn.Linear(cfg.decoder_output_dim, len(dictionary), bias=False)  # W_o
         if cfg.share_decoder_input_output_embed:
             self.output_projection.weight = embed_tokens.weight
@@ -230,106 +277,68 @@ class RNNSearchDecoder(FairseqIncrementalDecoder):
         self.hidden_dropout = _dropout(cfg, "hidden", self)
         self.output_dropout = _dropout(cfg, "output", self)
 
-    def forward(
-        self,
-        prev_output_tokens: Tensor,
-        encoder_out: EncoderOut,
-        incremental_state: Optional[IncrementalState] = None,
-        features_only: bool = False,
-        output_positions: Optional[Tensor] = None,
-        **kwargs: Any,
-    ) -> Tuple[Tensor, Dict[str, Any]]:
-        """
-        Args:
-            prev_output_tokens: (batch, target length); with an incremental state, only the last one is decoded
-            encoder_out: what the encoder returned
-            features_only: leave the output layer out
-            output_positions: a mask, (batch, target length): only the P positions it selects go through the output
-                layer, in the order of the batch
-            kwargs: for :meth:`extract_features`
-
-        Returns:
-            logits, (batch, target length, vocabulary) or (P, vocabulary), and the dictionary of
-            :meth:`extract_features`
-        """
-        x, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state, **kwargs)
-        if output_positions is not None:
-            x = x[output_positions]
-        return (x if features_only else self.output_layer(x)), extra
-
     def extract_features(
         self,
         prev_output_tokens: Tensor,
         encoder_out: EncoderOut,
         incremental_state: Optional[IncrementalState] = None,
         return_attention: bool = True,
-        return_gates: bool = False,
-        return_preceding_attention: bool = False,
-        **_: Any,
-    ) -> Tuple[Tensor, Dict[str, Any]]:
+        returns: Collection[str] = (),
+        **_: object,
+    ) -> Tuple[Tensor, Extra]:
         """Run the decoder without its output layer.
+
+        Args:
+            returns: the names of the gates and attention weights that parts shall return
 
         Returns:
             features, (batch, target length, output dim), and a dictionary with ``attn``, a list of one (batch, target
-            length, source length) or None; and, if asked for, ``gates``: the weight of the source by the context gate,
-            (target length, batch, hidden size), and ``inter_sentence_gates``: z, (target length, batch, context dim),
-            each by the number of its layer, 1; and, if asked for, ``preceding_attention``, (heads: 1, batch, target
-            length, preceding length), by the layer as well
+            length, source length) or None; and for each name in ``returns`` the tensors by the number of the layer, 1:
+            gates (target length, batch, width), attention (heads: 1, batch, target length, length)
         """
         words = self.embed(prev_output_tokens, incremental_state)
-        cached = self.get_incremental_state(incremental_state, "decoder") or self.start(encoder_out)
-        steps = self.run_steps(words, self.random_contexts(encoder_out, prev_output_tokens, words), cached)
-        states, attention, context_gates, inter_sentence_gates, preceding_attention = zip(*steps)
-        self.set_incremental_state(incremental_state, "decoder", {**cached, "state": states[-1]})
+        added = added_tensors(encoder_out, OWN_ENCODER_OUT)
+        cached = self.get_incremental_state(incremental_state, "decoder") or self.start(encoder_out, added)
+        first_step = prev_output_tokens.size(1) - words.size(1)
+        steps = []
+        state = cached["state"]
+        for given in self.cell.inputs(words.transpose(0, 1), added, first_step):
+            steps.append(self.cell(state, given, cached["memory"]))
+            state = steps[-1].state
+        self.set_incremental_state(incremental_state, "decoder", {**cached, "state": state})
 
-        weights = torch.stack(attention, dim=1)
+        weights = torch.stack([step.attention for step in steps], dim=1)
         context_terms = weighted_sum(weights, cached["output_terms"])
-        features = self.deep_output(self.hidden_dropout(torch.stack(states, dim=1)), words, context_terms)
-        extra: Dict[str, Any] = {"attn": [weights if return_attention else None]}
-        if return_gates:
-            for name, gates in (("gates", context_gates), ("inter_sentence_gates", inter_sentence_gates)):
-                extra[name] = {} if gates[0] is None else {1: torch.stack(gates)}
-        if return_preceding_attention:
-            is_there = preceding_attention[0] is not None
-            extra["preceding_attention"] = {1: torch.stack(preceding_attention, dim=1)[None]} if is_there else {}
+        states = torch.stack([step.state for step in steps], dim=1)
+        features = self.deep_output(self.hidden_dropout(states), words, context_terms)
+        extra: Extra = {"attn": [weights if return_attention else None], **self.returned(steps, returns)}
         return self.output_dropout(features), extra
+
+    def returned(self, steps: Sequence[Step], names: Collection[str]) -> Dict[str, Dict[int, Tensor]]:
+        """What the parts returned in the steps, for each of these names by the number of the layer, 1."""
+        found = stack_steps([step.returned for step in steps]) if names else {}
+        for name in self.cell.attentions & found.keys():
+            found[name] = found[name].transpose(0, 1).unsqueeze(0)
+        return {name: {1: found[name]} if name in found else {} for name in names}
 
     def embed(self, tokens: Tensor, incremental_state: Optional[IncrementalState]) -> Tensor:
         """Embeddings, (batch, target length, embed dim), of tokens (batch, target length); of the last one only in
         incremental decoding."""
-        words = embed_words(self.embed_tokens, tokens, self.smoothing, last_only=incremental_state is not None)
+        last_only = incremental_state is not None
+        words = embed_words(self.embed_tokens, tokens, self.embedding_parts.in_order(), last_only)
         embedded: Tensor = self.embedding_dropout(words)
         return embedded
 
-    def start(self, encoder_out: EncoderOut) -> Dict[str, Any]:
+    def start(self, encoder_out: EncoderOut, added: Dict[str, Tensor]) -> Dict[str, Any]:
         """s_0, and all that depends on the annotations alone."""
-        sentence = _annotations(encoder_out, "encoder")
-        preceding = _annotations(encoder_out, "preceding") if "preceding_out" in encoder_out else None
+        h, padding_mask = encoder_out["encoder_out"][0], encoder_out["encoder_padding_mask"][0]
         return {
             "state": torch.tanh(self.init_proj(encoder_out["first_backward"][0])),
-            "memories": self.cell.read(sentence, preceding),
-            "output_terms": self.deep_output.context_proj(sentence.states),
+            "memory": self.cell.read(h, padding_mask, added),
+            "output_terms": self.deep_output.context_proj(h),
         }
 
-    def run_steps(self, words: Tensor, preceding_contexts: Optional[Tensor], cached: Dict[str, Any]) -> List[Step]:
-        """The recurrence over words (batch, target length, embed dim)."""
-        steps, state = [], cached["state"]
-        for given in self.cell.inputs(words.transpose(0, 1), preceding_contexts):
-            steps.append(self.cell(state, given, cached["memories"]))
-            state = steps[-1].state
-        return steps
-
-    def random_contexts(self, encoder_out: EncoderOut, prev_output_tokens: Tensor, words: Tensor) -> Optional[Tensor]:
-        """What stands for the contexts of the preceding sentences in the ablation ``random``, (target length, batch,
-        context dim); None without it."""
-        if "sentence_keys" not in encoder_out:
-            return None
-        end = prev_output_tokens.size(1)
-        steps = torch.arange(end - words.size(1), end, device=words.device)  # the last one only in incremental decoding
-        width = encoder_out["encoder_out"][0].size(-1)
-        return random_context(encoder_out["sentence_keys"][0], 1, steps, width).to(words)
-
-    def output_layer(self, features: Tensor, **_: Any) -> Tensor:
+    def output_layer(self, features: Tensor, **_: object) -> Tensor:
         """Logits, (..., vocabulary)."""
         logits: Tensor = self.output_projection(features)
         return logits
@@ -343,7 +352,7 @@ class RNNSearchDecoder(FairseqIncrementalDecoder):
         reordered = {**cached, "state": state.index_select(0, new_order)}
         sentences = sentences_of_rows(new_order, len(terms), len(state))
         if sentences is not None:
-            reordered["memories"] = cached["memories"].select(sentences)
+            reordered["memory"] = cached["memory"].select(sentences)
             reordered["output_terms"] = terms.index_select(0, sentences)
         self.set_incremental_state(incremental_state, "decoder", reordered)
 
@@ -351,27 +360,31 @@ class RNNSearchDecoder(FairseqIncrementalDecoder):
         return int(self.max_target_positions)
 
 
-class RNNSearchModel(FairseqEncoderDecoderModel):
-    """RNNSearch, with the mechanisms in its decoder that its options name."""
+class RNNSearchModel(ContextModel):
+    """RNNSearch, with the parts of the mechanisms that its options turn on."""
 
-    def __init__(self, cfg: Any, encoder: RNNSearchEncoder, decoder: RNNSearchDecoder) -> None:
+    Config = RNNSearchConfig
+
+    def __init__(
+        self,
+        cfg: RNNSearchOptions,
+        mechanisms: Tuple[Mechanism, ...],
+        encoder: RNNSearchEncoder,
+        decoder: RNNSearchDecoder,
+    ) -> None:
         super().__init__(encoder, decoder)
         self.cfg = cfg
+        self.mechanisms = mechanisms
 
     @classmethod
-    def add_args(cls, parser: Any) -> None:
-        """Add the architectures' options to the command line. No defaults, which come from each one's own dataclass: a
-        flag that an architecture sets would become one that unsets it."""
-        gen_parser_from_dataclass(parser, RNNSearchConfig(), delete_default=True)
-
-    @classmethod
-    def build_model(cls, cfg: Any, task: Any) -> "RNNSearchModel":
+    def build_model(cls, cfg: FairseqDataclass, task: FairseqTask) -> "RNNSearchModel":
         """Build a model for the task's dictionaries.
 
         Raises:
-            UserError: options that contradict each other, the dictionaries or the task.
+            UserError: options contradict each other, would do nothing, or contradict the dictionaries or the task.
         """
-        cfg = complete(cfg)
+        cfg = with_derived_defaults(cfg)
+        mechanisms = build_mechanisms(all_mechanisms(), RNNSEARCH, cfg, num_layers=1)
         source, target = task.source_dictionary, task.target_dictionary
         source_embeddings = _embeddings(source, cfg.encoder_embed_dim)
         if cfg.share_all_embeddings:
@@ -380,107 +393,52 @@ class RNNSearchModel(FairseqEncoderDecoderModel):
             target_embeddings = source_embeddings
         else:
             target_embeddings = _embeddings(target, cfg.decoder_embed_dim)
-        encoder = RNNSearchEncoder(cfg, source, source_embeddings)
-        decoder = RNNSearchDecoder(cfg, target, target_embeddings, context_dim=2 * cfg.encoder_hidden_size)
-        model = cls(cfg, encoder, decoder)
-        check_task(task, model.required_streams)
+        encoder = RNNSearchEncoder(cfg, mechanisms, source, source_embeddings)
+        decoder = RNNSearchDecoder(cfg, mechanisms, target, target_embeddings)
+        model = cls(cfg, mechanisms, encoder, decoder)
+        model.check_task(task)
         replace_linear(model)
         return model
 
-    def forward(
-        self,
-        src_tokens: Tensor,
-        src_lengths: Optional[Tensor],
-        prev_output_tokens: Tensor,
-        preceding_tokens: Optional[Tensor] = None,
-        **kwargs: Any,
-    ) -> Tuple[Tensor, Dict[str, Any]]:
-        """
-        Args:
-            src_tokens: (batch, source length)
-            src_lengths: not needed
-            prev_output_tokens: (batch, target length)
-            preceding_tokens: the preceding sentences, (batch, preceding length), for an inter-sentence gate
-            kwargs: for the decoder, as ``return_gates``
 
-        Returns:
-            logits, (batch, target length, vocabulary), and the dictionary of the decoder
-        """
-        encoder_out = self.encoder(src_tokens, src_lengths, preceding_tokens=preceding_tokens)
-        return self.decoder(prev_output_tokens, encoder_out=encoder_out, **kwargs)
-
-    @property
-    def gated_layers(self) -> int:
-        """How many decoder layers have a context gate."""
-        return 1 if self.decoder.cell.context_gate is not None else 0
-
-    @property
-    def required_streams(self) -> Tuple[str, ...]:
-        """The side streams that the model's input needs, by name."""
-        return ("preceding",) if self.encoder.encodes_preceding else ()
-
-    def is_mechanism_parameter(self, name: str) -> bool:
-        """Whether a parameter belongs to a mechanism, and so is not in a plain model's checkpoint."""
-        return any(f".{part}." in name for part in MECHANISM_PARTS)
-
-    def starts_as(self, name: str) -> Optional[str]:
-        """The parameter that one of a mechanism's own starts as a copy of, in a warm start: attention over the
-        preceding sentence starts as that over the sentence."""
-        return name.replace(".preceding_attention.", ".attention.") if ".preceding_attention." in name else None
-
-
-def _annotations(encoder_out: EncoderOut, name: str) -> Annotations:
-    return Annotations(encoder_out[f"{name}_out"][0], encoder_out[f"{name}_padding_mask"][0])
-
-
-def _embeddings(dictionary: Any, dim: int) -> nn.Embedding:
+def _embeddings(dictionary: Dictionary, dim: int) -> nn.Embedding:
     embeddings = nn.Embedding(len(dictionary), dim, padding_idx=dictionary.pad())
     nn.init.uniform_(embeddings.weight, -0.1, 0.1)
     nn.init.zeros_(embeddings.weight[dictionary.pad()])
     return embeddings
 
 
-def _dropout(cfg: Any, kind: str, module: nn.Module) -> Dropout:
+def _dropout(cfg: RNNSearchOptions, kind: str, module: nn.Module) -> Dropout:
     given = getattr(cfg, f"{kind}_dropout")
     return Dropout(cfg.dropout if given is None else given, module_name=type(module).__name__)
 
 
-def complete(cfg: Any) -> Any:
-    """The options with those filled in that follow from others.
+def with_derived_defaults(cfg: FairseqDataclass) -> RNNSearchOptions:
+    """The options, with the defaults filled in that follow from other options, and plain strings for enumerations.
 
     Raises:
-        UserError: options that contradict each other.
+        UserError: options contradict each other.
     """
-    values = {option.name: getattr(cfg, option.name) for option in fields(RNNSearchConfig)}
-    complete = RNNSearchConfig(**values)
-    if complete.share_all_embeddings:
-        complete.share_decoder_input_output_embed = True
-    if complete.decoder_embed_dim is None:
-        complete.decoder_embed_dim = complete.encoder_embed_dim
-    if complete.decoder_hidden_size is None:
-        complete.decoder_hidden_size = complete.encoder_hidden_size
-    shares_output = complete.share_decoder_input_output_embed
-    if complete.decoder_output_dim is None:
-        complete.decoder_output_dim = complete.decoder_embed_dim if shares_output else complete.decoder_hidden_size // 2
-    if shares_output and complete.decoder_output_dim != complete.decoder_embed_dim:
+    full = RNNSearchConfig(**{option.name: plain(getattr(cfg, option.name)) for option in fields(RNNSearchConfig)})
+    if full.share_all_embeddings:
+        full.share_decoder_input_output_embed = True
+    if full.decoder_embed_dim is None:
+        full.decoder_embed_dim = full.encoder_embed_dim
+    if full.decoder_hidden_size is None:
+        full.decoder_hidden_size = full.encoder_hidden_size
+    shares_output = full.share_decoder_input_output_embed
+    if full.decoder_output_dim is None:
+        full.decoder_output_dim = full.decoder_embed_dim if shares_output else full.decoder_hidden_size // 2
+    if shares_output and full.decoder_output_dim != full.decoder_embed_dim:
         raise UserError(
-            f"--decoder-output-dim {complete.decoder_output_dim}: an output layer that shares the embeddings is "
-            f"{complete.decoder_embed_dim} wide, as --decoder-embed-dim"
+            f"--decoder-output-dim {full.decoder_output_dim}: an output layer that shares the embeddings is "
+            f"{full.decoder_embed_dim} wide, as --decoder-embed-dim"
         )
-    if complete.share_all_embeddings and complete.decoder_embed_dim != complete.encoder_embed_dim:
+    if full.share_all_embeddings and full.decoder_embed_dim != full.encoder_embed_dim:
         raise UserError("--share-all-embeddings: --decoder-embed-dim must be that of --encoder-embed-dim")
-    if complete.inter_sentence_gate:
-        parse_layers(complete.inter_sentence_layers, 1, "--inter-sentence-layers")
-    return complete
+    return full
 
 
-MECHANISMS: Dict[str, Dict[str, Any]] = {
-    "rnnsearch": {},
-    "car_rnnsearch": {"smoothing": "fcwm"},
-    "ctxgate_rnnsearch": {"context_gate": "both"},
-    "isg_rnnsearch": {"inter_sentence_gate": True, "feedback_attention": True},
-}
-SIZES: Dict[str, Dict[str, Any]] = {"": {}, "_tiny": {"encoder_embed_dim": 64, "encoder_hidden_size": 64}}
+SIZES: Dict[str, Defaults] = {"": {}, "_tiny": {"encoder_embed_dim": 64, "encoder_hidden_size": 64}}
 
-
-register_presets(RNNSearchModel, RNNSearchConfig, MECHANISMS, SIZES)
+register_presets(RNNSearchModel, RNNSEARCH, "rnnsearch", SIZES)

@@ -7,29 +7,32 @@ command line are.
 
 from argparse import Namespace
 from dataclasses import MISSING, Field, dataclass, field, fields, make_dataclass
-from typing import Any, List, Optional, Tuple, Type
+from typing import Any, Dict, List, Optional, Tuple, Type
 
-from fairseq.dataclass import FairseqDataclass
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
 
-from fairseq_ctxgates.context_gates.context_gate import ContextGateConfig
+from fairseq_ctxgates.configuration import plain
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.inter_sentence.gate import InterSentenceGateConfig
+from fairseq_ctxgates.mechanism import TRANSFORMER, build_mechanisms
+from fairseq_ctxgates.mechanisms import all_mechanisms
 from fairseq_ctxgates.models.warm_start import WarmStartConfig
-from fairseq_ctxgates.relations.fusion import RelationFusionConfig
-from fairseq_ctxgates.smoothing.context_aware_smoothing import SmoothingConfig
+from fairseq_ctxgates.modules.norm_order import NormOrder
+
+NormOrderChoice = ChoiceEnum([order.value for order in NormOrder])
 
 
 @dataclass
-class MechanismsConfig(
-    WarmStartConfig, SmoothingConfig, RelationFusionConfig, InterSentenceGateConfig, ContextGateConfig
-):
-    """Every mechanism's options, as a model's parts read them: ``cfg.mechanisms``."""
+class DecoderNormOrderConfig(FairseqDataclass):
+    """The place of layer normalisation in the decoder."""
 
-    @property
-    def norm_order(self) -> str:
-        """``decoder_norm_order`` with its default filled in by :func:`transformer_config`."""
-        return str(self.decoder_norm_order)
+    decoder_norm_order: Optional[NormOrderChoice] = field(  # type: ignore[valid-type]
+        default=None,
+        metadata={
+            "help": "where the decoder normalises: ln(x + f(x)) (post), x + f(ln(x)) (pre) or x + ln(f(x)) (inner, Li "
+            "et al. 2020); default: what --decoder-normalize-before says"
+        },
+    )
 
 
 # Options that fairseq's `transformer` derives from others when they are not given, and lists that it reads as text.
@@ -41,9 +44,10 @@ _DERIVED = {
     "decoder_output_dim": "decoder_embed_dim",
 }
 _UNSUPPORTED = ("cross_self_attention", "no_cross_attention", "base_layers")
+FlatField = Tuple[str, Any, Any]  # name, type and dataclasses.field
 
 
-def _flat_fields(config: Type[FairseqDataclass], prefix: str = "") -> List[Tuple[str, Any, Any]]:
+def _flat_fields(config: Type[FairseqDataclass], prefix: str = "") -> List[FlatField]:
     flat = []
     for option in fields(config):
         name = f"{prefix}{option.name}"
@@ -65,32 +69,45 @@ def _copy(option: Field) -> Any:
     return field(default=option.default, metadata=option.metadata)
 
 
+_OWN = (
+    *(mechanism.configs[TRANSFORMER] for mechanism in all_mechanisms() if TRANSFORMER in mechanism.configs),
+    DecoderNormOrderConfig,
+    WarmStartConfig,
+)
 ContextTransformerConfig = make_dataclass(
     "ContextTransformerConfig",
-    _flat_fields(TransformerConfig) + _flat_fields(MechanismsConfig),
+    [option for config in (TransformerConfig, *_OWN) for option in _flat_fields(config)],
     bases=(FairseqDataclass,),
 )
 
 
-def transformer_config(flat: Any) -> TransformerConfig:
-    """fairseq's nested configuration from the flat one, derived defaults filled in, with ``mechanisms`` added to it.
+def transformer_config(flat: FairseqDataclass) -> TransformerConfig:
+    """fairseq's nested configuration from the flat one, derived defaults filled in, with ``mechanisms``, those that are
+    on, and ``decoder_norm_order`` added to it. Enumerations are plain strings.
 
     Raises:
-        UserError: options that contradict each other.
+        UserError: options contradict each other, or would do nothing.
     """
-    values = {option.name: getattr(flat, option.name) for option in fields(ContextTransformerConfig)}
+    values: Dict[str, Any] = {
+        option.name: plain(getattr(flat, option.name)) for option in fields(ContextTransformerConfig)
+    }
     for name, other in _DERIVED.items():
         if values.get(name) is None:
             values[name] = values[other]
-    pre_norm = values["decoder_normalize_before"]
-    if values["decoder_norm_order"] is None:
-        values["decoder_norm_order"] = "pre" if pre_norm else "post"
-    elif pre_norm != (str(values["decoder_norm_order"]) == "pre"):
-        raise UserError(
-            f"--decoder-norm-order {values['decoder_norm_order']} contradicts --decoder-normalize-before "
-            f"({pre_norm}): give both for pre-norm, only the first otherwise"
-        )
-    mechanisms = {option.name: values.pop(option.name) for option in fields(MechanismsConfig) if option.name != "_name"}
+    norm_order = _norm_order(values)
+    mechanisms = build_mechanisms(all_mechanisms(), TRANSFORMER, Namespace(**values), values["decoder_layers"])
     cfg = TransformerConfig.from_namespace(Namespace(**values))
-    cfg.mechanisms = MechanismsConfig(**mechanisms)
+    cfg.decoder_norm_order, cfg.mechanisms = norm_order, mechanisms
     return cfg
+
+
+def _norm_order(values: Dict[str, Any]) -> str:
+    is_pre_norm, given = values["decoder_normalize_before"], values["decoder_norm_order"]
+    if given is None:
+        return "pre" if is_pre_norm else "post"
+    if is_pre_norm != (given == "pre"):
+        raise UserError(
+            f"--decoder-norm-order {given} contradicts --decoder-normalize-before ({is_pre_norm}): give both for "
+            f"pre-norm, only the first otherwise"
+        )
+    return str(given)

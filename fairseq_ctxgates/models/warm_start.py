@@ -4,7 +4,7 @@ import logging
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Optional
+from typing import Dict, Iterable, List, Optional
 
 import torch
 from fairseq import checkpoint_utils
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fairseq_ctxgates.compat import is_obsolete
 from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.models.context_model import ContextModel
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ class WarmStartConfig(FairseqDataclass):
     )
 
 
-def warm_start(model: Any, path: str) -> None:
+def warm_start(model: ContextModel, path: str) -> None:
     """Initialise everything but the mechanisms' own parameters from a checkpoint.
 
     Only at the start of training: a saved checkpoint of the model itself is always loaded strictly.
@@ -44,7 +45,8 @@ def warm_start(model: Any, path: str) -> None:
     state = checkpoint_utils.load_checkpoint_to_cpu(path)["model"]
     model.upgrade_state_dict(state)
     own = model.state_dict()
-    missing = [name for name in own if name not in state and not model.is_mechanism_parameter(name)]
+    of_mechanisms = model.own_parameters()
+    missing = [name for name in own if name not in state and name not in of_mechanisms]
     unknown = [name for name in state if name not in own and not is_obsolete(name)]
     reshaped = [name for name in own if name in state and own[name].shape != state[name].shape]
     for names, what in (
@@ -62,7 +64,8 @@ def warm_start(model: Any, path: str) -> None:
                 f"--share-decoder-input-output-embed) and different in the checkpoint"
             )
     new = [name for name in own if name not in state]
-    copies = {name: state[model.starts_as(name)] for name in new if model.starts_as(name) is not None}
+    sources = {name: of_mechanisms[name] for name in new}
+    copies = {name: state[source] for name, source in sources.items() if source is not None}
     model.load_state_dict({**own, **state, **copies}, strict=True)
     logger.info(
         f"warm start from {path}: {len(state)} parameters taken over, {len(new)} of the mechanisms' own are new "

@@ -1,15 +1,13 @@
 """Where a decoder layer normalises: the one module that reads the norm order."""
 
 from enum import Enum
-from typing import Callable
+from typing import Callable, NamedTuple
 
 from torch import Tensor
 
-Norm = Callable[[Tensor], Tensor]
-
 
 class NormOrder(Enum):
-    """The place of layer normalisation (ln) about a sublayer f with its residual connection.
+    """The place of layer normalisation (ln) in a sublayer f with its residual connection.
 
     ======  ==================  ====================================
     order   x' is               known as
@@ -24,16 +22,23 @@ class NormOrder(Enum):
     PRE = "pre"
     INNER = "inner"
 
-    def input(self, norm: Norm, x: Tensor) -> Tensor:
+
+class SublayerNorm(NamedTuple):
+    """The layer normalisation of one sublayer, applied where the norm order has it."""
+
+    order: NormOrder
+    norm: Callable[[Tensor], Tensor]
+
+    def input(self, x: Tensor) -> Tensor:
         """What the sublayer reads."""
-        return norm(x) if self is NormOrder.PRE else x
+        return self.norm(x) if self.order is NormOrder.PRE else x
 
-    def add(self, norm: Norm, x: Tensor, branch: Tensor) -> Tensor:
-        """The residual connection: x with what the sublayer returned added."""
-        if self is NormOrder.POST:
-            return norm(x + branch)
-        return x + self.branch(norm, branch)
+    def add(self, x: Tensor, branch: Tensor) -> Tensor:
+        """The residual connection: x plus the sublayer's result, normalised."""
+        if self.order is NormOrder.POST:
+            return self.norm(x + branch)
+        return x + self.branch(branch)
 
-    def branch(self, norm: Norm, branch: Tensor) -> Tensor:
-        """What the sublayer returned where it is not added to x but stands on its own, as the source context s does."""
-        return branch if self is NormOrder.PRE else norm(branch)
+    def branch(self, branch: Tensor) -> Tensor:
+        """The sublayer's result when it is not added to x but is a context of its own, as the source context s."""
+        return branch if self.order is NormOrder.PRE else self.norm(branch)

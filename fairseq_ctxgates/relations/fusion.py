@@ -1,62 +1,21 @@
-"""Fusion of the relation encoding into the decoder (Li et al. 2022, *Grammatically Derived Factual Relation Augmented
-Neural Machine Translation*)."""
+"""Fusion of the relation encoding into the decoder (FRA; Li et al. 2022, *Grammatically Derived Factual Relation
+Augmented Neural Machine Translation*)."""
+
+from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
 from typing import Any, Optional, Tuple
 
 import torch
 from fairseq import utils
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fairseq_ctxgates.compat import EncoderLayer
-from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.layer_list import parse_layers
+from fairseq_ctxgates.modules.attention import EncodedSentence, IncrementalState, attend
+from fairseq_ctxgates.parts import LayerInput, Returned, SourceContextPart
 
-FusionChoice = ChoiceEnum(["none", "linear", "gate", "concat-gate", "transform"])
-OperationChoice = ChoiceEnum(["fill", "multiply"])
-RelationAblationChoice = ChoiceEnum(["none", "compare"])
-
-
-@dataclass
-class RelationFusionConfig(FairseqDataclass):
-    """Options of the second encoding and its fusion."""
-
-    relation_fusion: FusionChoice = field(  # type: ignore[valid-type]
-        default="none",
-        metadata={
-            "help": "encode the source once more, with words that see only the words of their factual relations, and "
-            "fuse it into the decoder this way (Li et al. 2022); the data directory needs the stream of `ctxgates "
-            "relations`"
-        },
-    )
-    relation_layers: Optional[str] = field(
-        default=None,
-        metadata={"help": "the decoder layers that it is fused into: all, 6 or 1,3-5; default: the top one"},
-    )
-    relation_lambda: float = field(
-        default=0.4, metadata={"help": "weight of the relation context in the fusion linear, between 0 and 1"}
-    )
-    relation_operation: OperationChoice = field(  # type: ignore[valid-type]
-        default="fill",
-        metadata={
-            "help": "what the relation mask does to the scores of attention outside of it: minus infinity (fill), or "
-            "they are multiplied by 0 (multiply, equation 7 to the letter)"
-        },
-    )
-    separate_relation_attention: bool = field(
-        default=False,
-        metadata={
-            "help": "attend to the relation encoding with parameters of its own; default: those of the sentence's"
-        },
-    )
-    relation_ablation: RelationAblationChoice = field(  # type: ignore[valid-type]
-        default="none",
-        metadata={"help": "what to take from that mechanism: the relation encoding is the ordinary one (compare)"},
-    )
+KEPT = "relation_attention"  # where the incremental state has one for attention over h'
 
 
 class RelationFusion(nn.Module):
@@ -96,7 +55,7 @@ class RelationFusion(nn.Module):
             relation: s̃, of the same shape
 
         Returns:
-            what takes the place of ŝ, of the same shape
+            the fused context, of the same shape
         """
         if self.kind == "linear":
             return sentence + self.weight * relation
@@ -117,6 +76,44 @@ def _linear(weight: Tensor) -> nn.Linear:
         linear.weight.copy_(weight)
         linear.bias.zero_()
     return linear
+
+
+class RelationContext(SourceContextPart):
+    """Fuses attention over the relation encoding h' into the source context of a decoder layer (Li et al. 2022,
+    equation 11).
+
+    Args:
+        fusion: of the two contexts
+        attention: over h', which starts in a warm start as a copy of attention over the sentence; None: the layer's
+            attention over the sentence reads h' too
+    """
+
+    warm_start_source = {"attention": "encoder_attn"}
+
+    def __init__(self, fusion: RelationFusion, attention: Optional[nn.Module]) -> None:
+        super().__init__()
+        self.fusion = fusion
+        self.attention = attention
+
+    def forward(self, query: Tensor, source: Tensor, given: LayerInput) -> Tuple[Tensor, Returned]:
+        """See :meth:`SourceContextPart.forward`. Without a relation encoding the ordinary one takes its place (Compare
+        Fusion)."""
+        relation = EncodedSentence(given.added.get("relation_out", given.sentence.states), given.sentence.padding_mask)
+        return self.fusion(source, self.relation_context(query, relation, given)), {}
+
+    def relation_context(self, query: Tensor, relation: EncodedSentence, given: LayerInput) -> Tensor:
+        """s̃, of the shape of the query."""
+        if self.attention is not None:
+            return attend(self.attention, query, relation, given.incremental_state)[0]
+        # One attention reads both encodings: between decoding steps it keeps h' in a state apart from that of h.
+        state = given.incremental_state
+        return attend(given.attention, query, relation, None if state is None else state.setdefault(KEPT, {}))[0]
+
+    def reorder_kept(
+        self, incremental_state: IncrementalState, new_order: Tensor, attention: MultiheadAttention
+    ) -> None:
+        if self.attention is None and KEPT in incremental_state:
+            attention.reorder_incremental_state(incremental_state[KEPT], new_order)
 
 
 class MultiplyingAttention(MultiheadAttention):
@@ -154,65 +151,3 @@ class MultiplyingAttention(MultiheadAttention):
         weights = self.dropout_module(utils.softmax(scores, dim=-1).type_as(scores))
         context = torch.bmm(weights, heads[2]).transpose(0, 1).reshape(length, batch, -1)
         return self.out_proj(context), None
-
-
-class MultiplyingEncoderLayer(EncoderLayer):
-    """fairseq's Transformer encoder layer with :class:`MultiplyingAttention`."""
-
-    def build_self_attention(self, embed_dim: int, cfg: Any) -> MultiplyingAttention:
-        """Attention of width ``embed_dim``, with the heads and dropout of the model's ``TransformerConfig``."""
-        return MultiplyingAttention(
-            embed_dim,
-            cfg.encoder.attention_heads,
-            dropout=cfg.attention_dropout,
-            self_attention=True,
-            q_noise=self.quant_noise,
-            qn_block_size=self.quant_noise_block_size,
-        )
-
-
-def both_masks(relation_mask: Tensor, heads: int) -> Tensor:
-    """The attention masks of the encoder's two passes, which go through it as one batch: the ordinary one, then that
-    under the relation mask.
-
-    Args:
-        relation_mask: M, (batch, length, length), true where a word may see another
-        heads: how many attention heads there are
-
-    Returns:
-        (2 · batch · heads, length, length), bool, true where a word may not see another
-    """
-    hidden = torch.cat([torch.zeros_like(relation_mask), ~relation_mask])
-    return hidden.repeat_interleave(heads, dim=0)
-
-
-def relation_layers(cfg: Any) -> Tuple[int, ...]:
-    """The decoder layers that relations are fused into, from 1 at the bottom.
-
-    Raises:
-        UserError: there are no such layers, λ is not between 0 and 1, or there are options of a fusion without one
-    """
-    mechanisms = cfg.mechanisms
-    if mechanisms.relation_fusion == "none":
-        _refuse_options_of_no_fusion(mechanisms)
-        return ()
-    if not 0 <= mechanisms.relation_lambda <= 1:
-        raise UserError(f"--relation-lambda {mechanisms.relation_lambda}: it is between 0 and 1")
-    if mechanisms.relation_layers is None:
-        return (cfg.decoder.layers,)
-    return parse_layers(mechanisms.relation_layers, cfg.decoder.layers, "--relation-layers")
-
-
-def _refuse_options_of_no_fusion(mechanisms: Any) -> None:
-    """Raise UserError for options that would do nothing: an experiment would be taken for another."""
-    for option in fields(RelationFusionConfig):
-        given = getattr(mechanisms, option.name)
-        if option.name.startswith(("relation_", "separate_")) and given != option.default:
-            raise UserError(
-                f"--{option.name.replace('_', '-')} {given} needs --relation-fusion, which --arch fra_transformer sets"
-            )
-
-
-def encodes_relations(cfg: Any) -> bool:
-    """Whether there is a second encoding: relations are fused, and Compare Fusion is off."""
-    return bool(relation_layers(cfg)) and cfg.mechanisms.relation_ablation == "none"

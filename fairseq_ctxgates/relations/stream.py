@@ -4,7 +4,7 @@ import atexit
 import functools
 import logging
 from dataclasses import dataclass, field
-from typing import AbstractSet, Any, ClassVar, Dict, Optional, Sequence, Tuple
+from typing import AbstractSet, Any, ClassVar, Dict, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from torch import Tensor
 
 from fairseq_ctxgates.data.data_directory import Split
-from fairseq_ctxgates.data.side_stream import SideStream
+from fairseq_ctxgates.data.side_stream import SideStream, TaskOptions
 from fairseq_ctxgates.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class RelationsConfig(FairseqDataclass):
     )
 
 
-class Relations(SideStream):
+class Relations(SideStream[RelationsConfig]):
     """Adds ``net_input["relation_mask"]``, (batch, source length, source length), bool: whether position i may see
     position j in the relation encoding.
 
@@ -60,30 +60,32 @@ class Relations(SideStream):
 
     name = "relation"
     made_by = "ctxgates relations {data} -s {source} -t {target} --extractor corenlp-openie"
-    sides = ("source",)
+    languages = ("source",)
+    names_source_positions = True
     inputs: ClassVar[Tuple[str, ...]] = ("relation_mask",)
     Config = RelationsConfig
+    saved_options: ClassVar[Mapping[str, bool]] = {"relation_mask": False}
 
     @classmethod
-    def is_wanted(cls, config: Any, required: AbstractSet[str]) -> bool:
-        return bool(config.load_relations) or cls.name in required
+    def is_wanted(cls, options: RelationsConfig, required: AbstractSet[str]) -> bool:
+        return options.load_relations or cls.name in required
 
     @classmethod
-    def check_models(cls, config: Any, required: AbstractSet[str]) -> None:
+    def values_to_save(cls, options: RelationsConfig, required: AbstractSet[str]) -> Dict[str, Optional[str]]:
+        return {"relation_mask": (options.relation_mask or "pair") if cls.name in required else None}
+
+    @classmethod
+    def check_models(cls, options: RelationsConfig, task: TaskOptions, required: AbstractSet[str]) -> None:
         """Raise UserError where options about relations are given to models that read none, or contradict others."""
-        if config.load_relations and cls.name not in required:
+        if options.load_relations and cls.name not in required:
             raise UserError(
                 "--load-relations needs an architecture that reads them: --arch fra_transformer, or --relation-fusion"
             )
-        if config.relation_extractor is not None and cls.name not in required:
-            raise UserError(f"--relation-extractor {config.relation_extractor} needs a model that reads relations")
-        if config.corenlp_url is not None and config.relation_extractor is None:
+        if options.relation_extractor is not None and cls.name not in required:
+            raise UserError(f"--relation-extractor {options.relation_extractor} needs a model that reads relations")
+        if options.corenlp_url is not None and options.relation_extractor is None:
             raise UserError(
-                f"--corenlp-url {config.corenlp_url} is the server of an extractor: give --relation-extractor as well"
-            )
-        if cls.name in required and config.concatenate_preceding is not None:
-            raise UserError(
-                "--concatenate-preceding does not go with relations, which are those of one sentence: leave it out"
+                f"--corenlp-url {options.corenlp_url} is the server of an extractor: give --relation-extractor as well"
             )
 
     @classmethod
@@ -106,19 +108,21 @@ class Relations(SideStream):
                     )
 
     @classmethod
-    def of_lines(cls, dataset: LanguagePairDataset, line_before: Optional[Tensor], config: Any) -> "Relations":
+    def from_interactive_lines(
+        cls, dataset: LanguagePairDataset, line_before: Optional[Tensor], options: RelationsConfig, task: TaskOptions
+    ) -> "Relations":
         """The relations that ``--relation-extractor`` finds in the lines; without it lines have none."""
-        if config.relation_extractor is None:
+        if options.relation_extractor is None:
             _warn_that_there_are_none()
-            return cls([pack_tuples([])] * len(dataset), dataset, config)
+            return cls([pack_tuples([])] * len(dataset), dataset, options, task)
         from fairseq_ctxgates.relations.extraction import relations_of_tokens
 
         symbols = dataset.src_dict.symbols
         lines = [[symbols[token] for token in line[:-1].tolist()] for line in dataset.src]
-        extractor = _open_extractor(config.relation_extractor, config.source_lang, config.corenlp_url)
-        remove_bpe = "sentencepiece" if config.post_process == "sentencepiece" else "subword_nmt"
+        extractor = _open_extractor(options.relation_extractor, task.source_lang, options.corenlp_url)
+        remove_bpe = "sentencepiece" if task.post_process == "sentencepiece" else "subword_nmt"
         tuples_of_lines = relations_of_tokens(extractor, lines, remove_bpe)
-        return cls([pack_tuples(tuples) for tuples in tuples_of_lines], dataset, config)
+        return cls([pack_tuples(tuples) for tuples in tuples_of_lines], dataset, options, task)
 
     def add_to_batch(self, batch: Dict[str, Any]) -> None:
         """Add M of each sentence, (batch, source length, source length), bool, all true where it has no tuples."""
@@ -130,7 +134,7 @@ class Relations(SideStream):
         for mask, index, length in zip(masks, batch["id"].tolist(), lengths):
             start = size - length if self.dataset.left_pad_source else 0
             place = slice(start, start + length)
-            mask[place, place] = relation_mask(np.asarray(self.rows[index]), length, self.config.relation_mask)
+            mask[place, place] = relation_mask(np.asarray(self.rows[index]), length, self.options.relation_mask)
         batch["net_input"]["relation_mask"] = torch.from_numpy(masks)
 
 

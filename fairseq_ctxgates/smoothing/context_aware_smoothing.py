@@ -1,63 +1,19 @@
 """A word's embedding learned from the words around it (Chen et al. 2017, *Context-Aware Smoothing for Neural Machine
 Translation*)."""
 
+from __future__ import annotations
+
 import math
-from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Callable, Dict, List, Optional, Tuple
 
 import torch
 import torch.nn.functional as F
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from torch import Tensor, nn
 
-from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.parts import EmbeddingPart
 
 Activation = Callable[[Tensor], Tensor]
 ACTIVATIONS: Dict[str, Activation] = {"tanh": torch.tanh, "sigmoid": torch.sigmoid, "relu": torch.relu}
-
-SmoothingChoice = ChoiceEnum(["none", "fcwm", "ccwm"])
-SmoothingSideChoice = ChoiceEnum(["encoder", "decoder", "both"])
-SmoothingWordsChoice = ChoiceEnum(["unknown", "all"])
-SmoothingCombineChoice = ChoiceEnum(["replace", "add"])
-SmoothingActivationChoice = ChoiceEnum(list(ACTIVATIONS))
-
-
-@dataclass
-class SmoothingConfig(FairseqDataclass):
-    """Options of context-aware smoothing, the same on every backbone."""
-
-    smoothing: SmoothingChoice = field(  # type: ignore[valid-type]
-        default="none",
-        metadata={
-            "help": "learn embeddings from the words around a word (Chen et al. 2017), with a feed-forward (fcwm) or a "
-            "convolutional (ccwm) network"
-        },
-    )
-    smoothing_side: SmoothingSideChoice = field(  # type: ignore[valid-type]
-        default="encoder", metadata={"help": "whose input words: the encoder's, the decoder's or both"}
-    )
-    smoothing_words: SmoothingWordsChoice = field(  # type: ignore[valid-type]
-        default="unknown",
-        metadata={"help": "which words: only those that are not in the vocabulary (unknown), or all of them"},
-    )
-    smoothing_combine: Optional[SmoothingCombineChoice] = field(  # type: ignore[valid-type]
-        default=None,
-        metadata={
-            "help": "what becomes of a word's own embedding: the learned vector replaces it, or is added to it; "
-            "default: replace for unknown words, add for all words (where the paper replaces, which loses the word)"
-        },
-    )
-    smoothing_window: int = field(
-        default=4,
-        metadata={"help": "how many words are read on each side of a word; on the decoder's side only those before it"},
-    )
-    smoothing_width: int = field(
-        default=3, metadata={"help": "how many neighbouring words a feature of ccwm is computed of"}
-    )
-    smoothing_activation: SmoothingActivationChoice = field(  # type: ignore[valid-type]
-        default="tanh",
-        metadata={"help": "the non-linear function of both networks (the paper writes σ, which never is negative)"},
-    )
 
 
 class FeedforwardContextOfWords(nn.Module):
@@ -177,14 +133,14 @@ def _init(part: nn.Conv1d, inputs: int) -> None:
         nn.init.zeros_(part.bias)
 
 
-class ContextOfWords(nn.Module):
-    """Context-aware smoothing of embeddings (Chen et al. 2017): a network makes a vector of the words around a word,
-    and the vector replaces the word's embedding or is added to it.
+class ContextAwareSmoothing(EmbeddingPart):
+    """Smooths embeddings (Chen et al. 2017): a network makes a vector from the words around a word, and the vector
+    replaces the word's embedding or is added to it.
 
-    The window holds the words of the sequence as the model has them: also end of sentence (which the decoder begins
-    with), and <unk> with its own embedding, not with a vector of its own context. Beyond both ends it is zero. Padding
-    is not part of a sentence, so a sentence has the same vectors in whatever batch it stands, and on whichever side it
-    is padded. The embedding of padding stays as it is.
+    The window holds the words of the sequence as the model has them, also end of sentence, with which the decoder
+    begins, and <unk> with its own embedding, not with a vector from its own context. The window is zero beyond both
+    ends of the sentence. Padding is not part of a sentence, so a sentence has the same vectors in any batch and with
+    padding on either side. The embedding of padding does not change.
 
     Args:
         network: :class:`FeedforwardContextOfWords` or :class:`ConvolutionalContextOfWords`
@@ -193,8 +149,8 @@ class ContextOfWords(nn.Module):
         padding: index of the padding symbol
         unknown: smooth this word only; None: all words
         add: add the vector to the embedding, else replace it
-        embed_scale: what the model multiplies the embeddings with that it gets from here. The network reads and makes
-            embeddings that are multiplied already, so that its vectors are of their size
+        embed_scale: factor by which the model later multiplies these embeddings. The network reads and makes scaled
+            embeddings, so that its vectors are of their size
     """
 
     def __init__(
@@ -209,97 +165,32 @@ class ContextOfWords(nn.Module):
     ) -> None:
         super().__init__()
         self.network = network
-        self.before, self.after = before, after
+        self.history, self.after = before, after
         self.padding, self.unknown = padding, unknown
         self.add = add
         self.embed_scale = embed_scale
 
-    def forward(self, embeddings: Tensor, tokens: Tensor, last_only: bool = False) -> Tensor:
-        """
-        Args:
-            embeddings: (batch, length, embed dim)
-            tokens: whose they are, (batch, length)
-            last_only: only for the last token, of which the others are the context
-
-        Returns:
-            the embeddings smoothed, (batch, length, embed dim), or (batch, 1, embed dim) of the last token
-        """
-        length = 1 if last_only else tokens.size(1)
+    def forward(self, embeddings: Tensor, tokens: Tensor, length: int) -> Tensor:
+        """See :meth:`EmbeddingPart.forward`."""
         words = self.embed_scale * embeddings.masked_fill(tokens.eq(self.padding).unsqueeze(-1), 0)
-        words = F.pad(words, (0, 0, self.before, self.after))[:, -(self.before + length + self.after) :]
+        words = F.pad(words, (0, 0, self.history, self.after))[:, -(self.history + length + self.after) :]
         tokens, embeddings = tokens[:, -length:], embeddings[:, -length:]
         if self.unknown is None:
             smoothed = self.combine(embeddings, self.vectors(words))
             return torch.where(tokens.ne(self.padding).unsqueeze(-1), smoothed, embeddings)
 
-        # Only at unknown words; where there are none the parameters take part all the same, with gradients of zero, as
+        # A batch without unknown words runs the network on nothing: its parameters then have gradients of zero, as
         # distributed training asks for.
         row, column = tokens.eq(self.unknown).nonzero(as_tuple=True)
-        window = torch.arange(self.before + 1 + self.after, device=tokens.device)
+        window = torch.arange(self.history + 1 + self.after, device=tokens.device)
         vectors = self.vectors(words[row.unsqueeze(1), column.unsqueeze(1) + window]).squeeze(1)
         return embeddings.index_put((row, column), self.combine(embeddings[row, column], vectors))
 
     def vectors(self, words: Tensor) -> Tensor:
-        """The network's vectors, (batch, length, embed dim), of words with those before and after them,
+        """The network's vectors, (batch, length, embed dim), from words with those before and after them,
         (batch, before + length + after, embed dim)."""
         return self.network(words.transpose(1, 2)).transpose(1, 2) / self.embed_scale
 
     def combine(self, embeddings: Tensor, vectors: Tensor) -> Tensor:
-        """What stands for the embeddings, of their shape and type."""
+        """The smoothed embeddings, of the shape and type of the embeddings."""
         return (embeddings + vectors if self.add else vectors).type_as(embeddings)
-
-
-def build_smoothing(
-    options: Any, side: str, embed_dim: int, dictionary: Any, embed_scale: float = 1.0
-) -> Optional[ContextOfWords]:
-    """What the options (:class:`SmoothingConfig`) ask for on one side, ``encoder`` or ``decoder``; None if nothing.
-
-    Args:
-        options: the model's
-        side: on the decoder's, the window has only the words before
-        embed_dim: width of the embeddings
-        dictionary: of the side
-        embed_scale: what the model multiplies the embeddings with
-
-    Raises:
-        UserError: the window has no words, or not enough for a feature of CCWM.
-    """
-    kind = str(options.smoothing)
-    if kind == "none" or str(options.smoothing_side) not in (side, "both"):
-        return None
-    before, width = options.smoothing_window, options.smoothing_width
-    after = before if side == "encoder" else 0
-    activation = ACTIVATIONS[str(options.smoothing_activation)]
-    if before < 1:
-        raise UserError(f"--smoothing-window {before}: give at least one word")
-    if kind == "fcwm":
-        network: nn.Module = FeedforwardContextOfWords(embed_dim, before, after, activation)
-    elif 1 <= width <= before + after:
-        network = ConvolutionalContextOfWords(embed_dim, before, after, width, activation)
-    else:
-        raise UserError(
-            f"--smoothing-width {width}: with --smoothing-window {before} a feature can be computed of 1 to "
-            f"{before + after} words on the {side}'s side"
-        )
-    is_all = str(options.smoothing_words) == "all"
-    add = is_all if options.smoothing_combine is None else str(options.smoothing_combine) == "add"
-    unknown = None if is_all else dictionary.unk()
-    return ContextOfWords(network, before, after, dictionary.pad(), unknown, add, embed_scale)
-
-
-def embed_words(
-    embed_tokens: nn.Module, tokens: Tensor, smoothing: Optional[ContextOfWords], last_only: bool = False
-) -> Tensor:
-    """Embeddings of tokens, smoothed where there is something for it, (batch, length, embed dim).
-
-    Args:
-        embed_tokens: the table
-        tokens: (batch, length)
-        smoothing: of :func:`build_smoothing`
-        last_only: only of the last token, (batch, 1, embed dim), as in incremental decoding; the tokens before it are
-            its context
-    """
-    if last_only:
-        tokens = tokens[:, -1 - (smoothing.before if smoothing is not None else 0) :]
-    embeddings = embed_tokens(tokens.contiguous())
-    return embeddings if smoothing is None else smoothing(embeddings, tokens, last_only)

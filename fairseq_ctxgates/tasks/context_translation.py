@@ -1,37 +1,41 @@
 """The translation task with side streams."""
 
-import argparse
 import ast
 import functools
 import logging
 import math
-from dataclasses import dataclass, fields, is_dataclass, make_dataclass
+from dataclasses import dataclass, fields, make_dataclass
 from itertools import count, takewhile
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, Type
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple, Type
 
 import numpy as np
 from fairseq import utils
-from fairseq.dataclass.configs import FairseqConfig
-from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.criterions import FairseqCriterion
+from fairseq.data import Dictionary
+from fairseq.dataclass import FairseqDataclass
+from fairseq.models import BaseFairseqModel
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import II
 from torch import Tensor
 
-from fairseq_ctxgates.data import STREAMS
+from fairseq_ctxgates.configuration import options_from
 from fairseq_ctxgates.data.data_directory import Split
 from fairseq_ctxgates.data.side_stream import SideStream
-from fairseq_ctxgates.data.side_stream_dataset import LineDataset, SideStreamDataset
+from fairseq_ctxgates.data.side_stream_dataset import SideStreamDataset
 from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.mechanisms import all_mechanisms
+from fairseq_ctxgates.models.context_model import ContextModel
 from fairseq_ctxgates.models.warm_start import warm_start
-from fairseq_ctxgates.relations.stream import Relations
+from fairseq_ctxgates.tasks.interactive_lines import LineDataset
+from fairseq_ctxgates.tasks.model_overrides import options_of_fairseq, options_of_model, refuse_unread
 
 logger = logging.getLogger(__name__)
 
-# What a checkpoint keeps of the options, because its model reads its input that way; and whether a model that was
-# trained without such an option reads another input.
-_KEPT = {"concatenate_preceding": True, "relation_mask": False}
+STREAMS: Tuple[Type[SideStream], ...] = tuple(stream for mechanism in all_mechanisms() for stream in mechanism.streams)
+# The options that a checkpoint keeps, see SideStream.
+_SAVED_IN_CHECKPOINT = {name: differs for stream in STREAMS for name, differs in stream.saved_options.items()}
 
 
 @dataclass
@@ -42,7 +46,7 @@ class _OwnConfig(TranslationConfig):
 
 
 ContextTranslationConfig = make_dataclass(
-    "ContextTranslationConfig", [], bases=(*(stream.Config for stream in STREAMS), _OwnConfig)
+    "ContextTranslationConfig", [], bases=(*dict.fromkeys(stream.Config for stream in STREAMS), _OwnConfig)
 )
 
 
@@ -53,12 +57,12 @@ class ContextTranslationTask(TranslationTask):
     The streams lie in the data directory beside source and target; see :mod:`fairseq_ctxgates.data.side_stream`.
     """
 
-    def __init__(self, cfg: Any, src_dict: Any, tgt_dict: Any) -> None:
+    def __init__(self, cfg: FairseqDataclass, src_dict: Dictionary, tgt_dict: Dictionary) -> None:
         super().__init__(cfg, src_dict, tgt_dict)
-        self._models: List[Any] = []
-        self._readable_options = {option.name for config in _config_groups() for option in fields(config)}
-        self._training_data: Any = None
-        self._kept = [name for name in _KEPT if getattr(cfg, name) is None]  # the others are given
+        self._models: List[BaseFairseqModel] = []
+        self._readable_options = options_of_fairseq() | {option.name for option in fields(ContextTranslationConfig)}
+        self._training_data: Optional[SideStreamDataset] = None
+        self._taken_from_checkpoint = [name for name in _SAVED_IN_CHECKPOINT if getattr(cfg, name) is None]
         self._trained_with: List[Dict[str, Optional[str]]] = []
         self._lines: Optional[LineDataset] = None
         self._last_line: Optional[Tensor] = None
@@ -81,30 +85,33 @@ class ContextTranslationTask(TranslationTask):
         dataset = self.datasets[split]
         sample_ratios = [self.cfg.upsample_primary] + [1] * (len(parts) - 1)
         loaded = [
-            stream.load(parts, sample_ratios, dataset, self.cfg)
+            stream.load(parts, sample_ratios, dataset, self._options_of(stream), self.cfg)
             for stream in streams
             if is_train or not stream.train_only or all(map(stream.exists, parts))
         ]
         if loaded:
-            is_kept = self._kept_in_training(loaded, split) if is_train else None
-            self.datasets[split] = SideStreamDataset(dataset, loaded, is_kept)
+            mask = _training_mask(loaded, split) if is_train else None
+            self.datasets[split] = SideStreamDataset(dataset, loaded, mask)
             logger.info(f"{split}: side streams {', '.join(stream.name for stream in loaded)}")
         if is_train:
             self._training_data = self.datasets[split]
 
-    def _wanted_streams(self) -> List[Type[SideStream]]:
-        return [stream for stream in STREAMS if stream.is_wanted(self.cfg, self._required_streams)]
+    def _options_of(self, stream: Type[SideStream]) -> FairseqDataclass:
+        return options_from(stream.Config, self.cfg)
 
-    @property
-    def _required_streams(self) -> Set[str]:
-        """The names of the streams that the models at hand cannot do without, whatever the options say."""
-        return {name for model in self._models for name in getattr(model, "required_streams", ())}
+    def _wanted_streams(self) -> List[Type[SideStream]]:
+        required = self.required_streams()
+        return [stream for stream in STREAMS if stream.is_wanted(self._options_of(stream), required)]
+
+    def required_streams(self) -> Set[str]:
+        """The names of the streams that the models at hand require, whatever the options say."""
+        return {name for model in self._models if isinstance(model, ContextModel) for name in model.required_streams}
 
     def state_dict(self) -> Dict[str, Any]:
-        """What a checkpoint keeps of the task: how its model read concatenated sentences and relations."""
-        mask = str(self.cfg.relation_mask or "pair") if Relations.name in self._required_streams else None
-        kept = {"concatenate_preceding": self.cfg.concatenate_preceding, "relation_mask": mask}
-        return {**super().state_dict(), **kept}
+        """What a checkpoint keeps of the task: the options by which its model reads its input."""
+        required = self.required_streams()
+        saved = [stream.values_to_save(self._options_of(stream), required) for stream in STREAMS]
+        return {**super().state_dict(), **{name: value for values in saved for name, value in values.items()}}
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """Give a checkpoint's model the input that it was trained on, unless the options say otherwise. fairseq calls
@@ -113,55 +120,50 @@ class ContextTranslationTask(TranslationTask):
         Raises:
             UserError: of an ensemble's models one was trained on another input.
         """
-        others = dict(state_dict)
-        self._trained_with.append({name: others.pop(name, None) for name in _KEPT})
-        super().load_state_dict(others)
-        for name in self._kept:
+        state = dict(state_dict)
+        self._trained_with.append({name: state.pop(name, None) for name in _SAVED_IN_CHECKPOINT})
+        super().load_state_dict(state)
+        for name in self._taken_from_checkpoint:
             values = {trained[name] for trained in self._trained_with}
-            if not _KEPT[name] and len(values) > 1:
+            if not _SAVED_IN_CHECKPOINT[name] and len(values) > 1:
                 values.discard(None)
             if len(values) > 1:
-                option = "--" + name.replace("_", "-")
                 raise UserError(
-                    f"--path: one model was trained with {option}, another without or with another value, and an "
+                    f"--path: one model was trained with {_flag(name)}, another without or with another value, and an "
                     f"ensemble reads one input"
                 )
             setattr(self.cfg, name, values.pop())
 
-    @staticmethod
-    def _kept_in_training(streams: Sequence[SideStream], split: str) -> Optional[np.ndarray]:
-        """Which sentences every stream keeps in training; None: all."""
-        decisions = [kept for kept in (stream.is_kept() for stream in streams) if kept is not None]
-        is_kept = np.logical_and.reduce(decisions) if decisions else np.ones(1, dtype=bool)
-        if is_kept.all():
-            return None
-        if not is_kept.any():
-            raise UserError(f"{split}: --preceding-length-ratio and --preceding-max-length leave no sentence")
-        logger.info(
-            f"{split}: {(~is_kept).sum():,} of {len(is_kept):,} sentences left out "
-            f"(--preceding-length-ratio, --preceding-max-length)"
-        )
-        return is_kept
-
-    def get_interactive_tokens_and_lengths(self, lines: List[str], encode_fn: Any) -> Any:
+    def get_interactive_tokens_and_lengths(
+        self, lines: List[str], encode_fn: Callable[[str], str]
+    ) -> Tuple[List[Tensor], List[int]]:
         """What fairseq-interactive, and nothing else, calls for each buffer: documents go on from one to the next."""
         self._line_before = self._last_line
-        return super().get_interactive_tokens_and_lengths(lines, encode_fn)
+        tokens_and_lengths: Tuple[List[Tensor], List[int]] = super().get_interactive_tokens_and_lengths(
+            lines, encode_fn
+        )
+        return tokens_and_lengths
 
     def build_dataset_for_inference(
-        self, src_tokens: List[Tensor], src_lengths: List[int], constraints: Any = None
-    ) -> Any:
+        self, src_tokens: List[Tensor], src_lengths: List[int], constraints: Optional[Tensor] = None
+    ) -> LineDataset:
         """Lines to translate, with the streams that can be made from them: those of a buffer of fairseq-interactive, or
         a list, which is a document of its own."""
         dataset = super().build_dataset_for_inference(src_tokens, src_lengths, constraints)
-        streams = [stream.of_lines(dataset, self._line_before, self.cfg) for stream in self._wanted_streams()]
+        streams = [
+            stream.from_interactive_lines(dataset, self._line_before, self._options_of(stream), self.cfg)
+            for stream in self._wanted_streams()
+        ]
         self._last_line, self._line_before = src_tokens[-1], None
         self._lines = LineDataset(dataset, [stream for stream in streams if stream is not None])
         return self._lines
 
-    def inference_step(self, generator: Any, models: Any, sample: Dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+    def inference_step(
+        self, generator: Any, models: Sequence[BaseFairseqModel], sample: Dict[str, Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        """Translate a batch as fairseq does, one of fairseq-interactive with the inputs that it has dropped."""
         if self._lines is not None:
-            sample = self._lines.complete(sample)
+            sample = self._lines.restore_inputs(sample)
         return super().inference_step(generator, models, sample, *args, **kwargs)
 
     def _parts(self, split: str, epoch: int, combine: bool) -> List[Split]:
@@ -175,36 +177,43 @@ class ContextTranslationTask(TranslationTask):
         others = (Split(data_dir, f"{split}{number}", *languages) for number in count(1))
         return [first, *takewhile(_is_there, others)]
 
-    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+    def build_model(self, cfg: FairseqDataclass, from_checkpoint: bool = False) -> BaseFairseqModel:
         """Build a model as fairseq does, at the start of training from the checkpoint of ``--warm-start``.
 
         Raises:
             UserError: that checkpoint does not fit, or options contradict each other.
         """
         model = super().build_model(cfg, from_checkpoint)
-        self._readable_options |= _model_options(cfg)
+        self._readable_options |= options_of_model(cfg)
         self._models.append(model)
         if from_checkpoint:
-            _ignore_unread_streams(model)
-        # Sources that are made longer, by concatenation, are made no longer than every model can read.
+            _ignore_unread_inputs(model)
+        # Sources that a stream makes longer are made no longer than every model can read.
         self.cfg.max_source_positions = int(min(self.cfg.max_source_positions, _max_source_positions(model)))
         checkpoint = getattr(cfg, "warm_start", None)
         if checkpoint and not from_checkpoint:
             warm_start(model, checkpoint)
         return model
 
-    def can_reuse_epoch_itr(self, dataset: Any) -> bool:
-        # Batches are seeded by the epoch in which they are made: made anew in each, they are the same in a resumed run.
+    def can_reuse_epoch_itr(self, dataset: SideStreamDataset) -> bool:
+        """No: batches are seeded by the epoch in which they are made. Made anew in each, they are the same in a resumed
+        run."""
         return False
 
     def get_batch_iterator(self, dataset: Any, *args: Any, required_batch_size_multiple: int = 1, **kwargs: Any) -> Any:
+        """As fairseq's, but only training data are cut to a multiple of ``--required-batch-size-multiple``."""
         if dataset is not self._training_data:
-            # fairseq's main drops what exceeds a multiple of it (its issue 5036); every line shall be translated.
+            # fairseq's main drops what exceeds a multiple (its issue 5036); every line shall be translated.
             required_batch_size_multiple = 1
         kwargs["required_batch_size_multiple"] = required_batch_size_multiple
         return super().get_batch_iterator(dataset, *args, **kwargs)
 
-    def build_criterion(self, cfg: Any, *others: Any, **kwargs: Any) -> Any:
+    def build_criterion(self, cfg: FairseqDataclass, *others: Any, **kwargs: Any) -> FairseqCriterion:
+        """Build a criterion, once the options of model, task and criterion are known not to contradict each other.
+
+        Raises:
+            UserError: they do.
+        """
         self._readable_options |= set(cfg)
         self._check_options()
         criterion = super().build_criterion(cfg, *others, **kwargs)
@@ -213,24 +222,52 @@ class ContextTranslationTask(TranslationTask):
                 criterion.check_model(model)
         return criterion
 
-    def build_generator(self, models: Any, args: Any, *others: Any, **kwargs: Any) -> Any:
+    def build_generator(self, models: Sequence[BaseFairseqModel], args: Any, *others: Any, **kwargs: Any) -> Any:
+        """Build what translates; raises UserError where the options contradict what the models are."""
         if self._models:  # else it is the generator of --eval-bleu, which is built with the first model
             self._check_options()
         return super().build_generator(models, args, *others, **kwargs)
 
     def _check_options(self) -> None:
-        """Raise UserError where the options contradict what the models are."""
+        """Raise UserError where the options contradict what the models are, or each other."""
         self.refuse_unread_overrides(ast.literal_eval(self.cfg.model_overrides or "{}"))
-        unread = {name for model in self._models for name in getattr(model, "unread_streams", ())}
+        models = [model for model in self._models if isinstance(model, ContextModel)]
+        known = self.required_streams() | {name for model in models for name in model.unread_streams}
         for stream in STREAMS:
-            stream.check_models(self.cfg, self._required_streams | unread)
+            stream.check_models(self._options_of(stream), self.cfg, known)
+        _check_combination(self._wanted_streams())
 
     def refuse_unread_overrides(self, overrides: Iterable[str]) -> None:
-        """Raise UserError for a key of ``--model-overrides`` that nothing reads, which fairseq ignores: a mistyped
-        ablation would run as the full model."""
-        unread = sorted(set(overrides) - self._readable_options)
-        if unread:
-            raise UserError(f"--model-overrides: nothing reads {', '.join(map(repr, unread))}; check the spelling")
+        """Raise UserError for a key of ``--model-overrides`` that nothing reads."""
+        refuse_unread(overrides, self._readable_options)
+
+
+def _training_mask(streams: Sequence[SideStream], split: str) -> Optional[np.ndarray]:
+    """Which sentences all streams let into training; None: all sentences."""
+    masks = [mask for mask in (stream.training_mask() for stream in streams) if mask is not None]
+    mask = np.logical_and.reduce(masks) if masks else np.ones(1, dtype=bool)
+    if mask.all():
+        return None
+    filters = " and ".join(dict.fromkeys(_flag(name) for stream in streams for name in stream.filters))
+    if not mask.any():
+        raise UserError(f"{split}: {filters} leave no sentence")
+    logger.info(f"{split}: {(~mask).sum():,} of {len(mask):,} sentences left out ({filters})")
+    return mask
+
+
+def _check_combination(streams: Sequence[Type[SideStream]]) -> None:
+    """Raise UserError where one stream changes the sources in which another one names positions."""
+    changing = [stream for stream in streams if stream.changes_source]
+    naming = [stream for stream in streams if stream.names_source_positions]
+    if changing and naming:
+        raise UserError(
+            f"{_flag(next(iter(changing[0].saved_options)))} does not go with the stream {naming[0].name!r}, whose "
+            f"positions are those of one sentence: leave it out"
+        )
+
+
+def _flag(option: str) -> str:
+    return "--" + option.replace("_", "-")
 
 
 def _is_there(split: Split) -> bool:
@@ -241,40 +278,23 @@ def _is_there(split: Split) -> bool:
     return True
 
 
-def _max_source_positions(model: Any) -> float:
+def _max_source_positions(model: BaseFairseqModel) -> float:
     positions = model.max_positions()
     return positions[0] if isinstance(positions, tuple) else math.inf  # others have no source of their own
 
 
-def _ignore_unread_streams(model: Any) -> None:
-    """Let a model stand in an ensemble beside one that reads streams which it does not know: both are given the same
+def _ignore_unread_inputs(model: BaseFairseqModel) -> None:
+    """Let a model stand in an ensemble beside one that reads inputs which it does not know: both are given the same
     batch."""
-    read = getattr(model, "required_streams", ())
+    read = model.required_streams if isinstance(model, ContextModel) else ()
     names = {name for stream in STREAMS if stream.name not in read for name in stream.inputs}
 
-    def without_streams(forward: Callable) -> Callable:
+    def without_unread(forward: Callable) -> Callable:
         @functools.wraps(forward)
-        def forward_without_streams(*args: Any, **net_input: Any) -> Any:
+        def forward_without_unread(*args: Any, **net_input: Any) -> Any:
             return forward(*args, **{name: value for name, value in net_input.items() if name not in names})
 
-        return forward_without_streams
+        return forward_without_unread
 
     for module in filter(None, (model, getattr(model, "encoder", None))):
-        module.forward = without_streams(module.forward)
-
-
-def _config_groups() -> List[Any]:
-    """The dataclasses of every part of fairseq's configuration but the model."""
-    groups = [group.type for group in fields(FairseqConfig) if isinstance(group.type, type)]
-    return [FairseqConfig, ContextTranslationConfig, *filter(is_dataclass, groups)]
-
-
-def _model_options(cfg: Any) -> Set[str]:
-    """The names of the options that a model reads."""
-    if not isinstance(cfg, argparse.Namespace):
-        return set(cfg)
-    # A model without a dataclass: its checkpoint's namespace also holds whatever --model-overrides put there.
-    arch: Optional[str] = getattr(cfg, "arch", None) or getattr(cfg, "_name", None)
-    parser = argparse.ArgumentParser()
-    ARCH_MODEL_REGISTRY[arch].add_args(parser)
-    return set(vars(parser.parse_args([])))
+        module.forward = without_unread(module.forward)

@@ -18,7 +18,7 @@ from torch import Tensor
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE, SOURCE, TARGET
 from fairseq_ctxgates.context_gates.gate_regularized_cross_entropy import gate_hinge, gate_sums
 from fairseq_ctxgates.errors import UserError
-from tests.helpers.models import DICTIONARY, PAD, keep_float64, make_batch, make_model, make_task
+from tests.helpers.models import DICTIONARY, PAD, RETURNED_GATES, keep_float64, make_batch, make_model, make_task
 
 BATCH = make_batch(
     sources=[[4, 5, 6, 7, 8], [9, 10], [11, 12, 13]],
@@ -60,7 +60,7 @@ def assert_same(actual: Any, expected: Any) -> None:
 
 
 def gates_of(model: Any, batch: dict[str, Any]) -> dict[int, Tensor]:
-    return model(**batch["net_input"], return_gates=True)[1]["gates"]
+    return model(**batch["net_input"], returns=RETURNED_GATES)[1]["context_gates"]
 
 
 # --- the hinge, by hand -----------------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ def hinge_gradients(model: Any, criterion: Any) -> dict[str, Tensor]:
 
 def test_gradient_reaches_the_gates() -> None:
     for name, gradient in hinge_gradients(*make_pair()).items():
-        if ".context_gate." in name:
+        if ".connection." in name:
             assert gradient.abs().max() > 1e-3, name
         if "output_projection" in name:
             assert gradient.abs().max() < 1e-9, name
@@ -255,7 +255,7 @@ def test_gradient_reaches_the_gates() -> None:
 def test_gradient_stays_below_the_regularized_layer() -> None:
     gradients = hinge_gradients(*make_pair(criterion={"regularized_layers": "2"}))
     for layer, is_reached in ((1, True), (2, True), (3, False)):
-        gradient = gradients[f"decoder.layers.{layer - 1}.context_gate.fc1.weight"]
+        gradient = gradients[f"decoder.layers.{layer - 1}.connection.fc1.weight"]
         assert bool(gradient.abs().max() > 1e-9) == is_reached, layer
 
 
@@ -276,7 +276,7 @@ def test_activation_checkpointing_changes_nothing() -> None:
     assert_same(same_loss, loss)
     assert_same(same_gradients, gradients)
     for name, gradient in hinge_gradients(checkpointed, other_criterion).items():
-        if ".context_gate." in name:
+        if ".connection." in name:
             assert gradient.abs().max() > 1e-3, name
 
 

@@ -14,6 +14,7 @@ from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations.fusion import RelationFusion
 from tests.helpers.models import (
     PAD,
+    RETURNED_GATES,
     build_model,
     check_gradients,
     keep_float64,
@@ -68,7 +69,7 @@ def check(found: Tensor, expected: Any, words: Tensor = WORDS) -> None:
 def test_encoder_computes_what_the_paper_says(operation: str, order: str) -> None:
     """Both encodings, h and h', in every layer's order of normalisation."""
     options: dict[str, Any] = {"encoder_layers": 2, "encoder_normalize_before": order == "pre"}
-    model = make_model("fra_transformer", relation_operation=operation, **options)
+    model = make_model("fra_transformer", relation_mask_operation=operation, **options)
     reading = Reading(model, order, side="encoder")
     encoder_out = model.encoder(SOURCE, relation_mask=MASK, return_all_hiddens=True)
     h = reading.encode(SOURCE.numpy(), FULL.numpy())
@@ -92,7 +93,7 @@ def test_encoder_computes_what_the_paper_says(operation: str, order: str) -> Non
         {},
         {"relation_layers": "1,3"},
         {"relation_layers": "all", "separate_relation_attention": True, **norm_order_options("pre")},
-        {"relation_operation": "multiply", **norm_order_options("inner")},
+        {"relation_mask_operation": "multiply", **norm_order_options("inner")},
         {"context_gate": "interpolate", "inter_sentence_gate": True},
     ],
     ids=lambda options: " ".join(options),
@@ -103,16 +104,16 @@ def test_decoder_computes_what_the_paper_says(fusion: str, options: dict[str, An
     layers = {"1,3": (1, 3), "all": (1, 2, 3)}.get(options.get("relation_layers", ""), (3,))
     reading = Reading(model, options.get("decoder_norm_order", "post"), fusion=(fusion, layers), relation_lambda=0.3)
     relations = Reading(model, side="encoder").encode(
-        SOURCE.numpy(), MASK.numpy(), options.get("relation_operation", "fill")
+        SOURCE.numpy(), MASK.numpy(), options.get("relation_mask_operation", "fill")
     )
     sentence = Sentence(*encode(model, SOURCE)[:2], relations)
     previous = INPUT["prev_output_tokens"].numpy()
     expected, context_gates, inter_sentence_gates = reading.decode(previous, sentence, encode(model, PRECEDING))
 
-    logits, extra = model(**INPUT, preceding_tokens=PRECEDING, return_gates=True)
+    logits, extra = model(**INPUT, preceding_tokens=PRECEDING, returns=RETURNED_GATES)
 
     check(logits, expected)
-    for kind, gates in (("gates", context_gates), ("inter_sentence_gates", inter_sentence_gates)):
+    for kind, gates in (("context_gates", context_gates), ("inter_sentence_gates", inter_sentence_gates)):
         gates = {number: gate for number, gate in gates.items() if gate is not None}
         assert extra[kind].keys() == gates.keys()
         for number, gate in gates.items():
@@ -160,7 +161,7 @@ def test_attention_under_a_mask_by_hand() -> None:
     found = {}
     for operation in ("fill", "multiply"):
         options: dict[str, Any] = {"encoder_embed_dim": 2, "encoder_attention_heads": 1, "decoder_attention_heads": 1}
-        model = build_model("fra_transformer", relation_operation=operation, **options).double().eval()
+        model = build_model("fra_transformer", relation_mask_operation=operation, **options).double().eval()
         attention = model.encoder.layers[0].self_attn
         for projection in (attention.q_proj, attention.k_proj, attention.v_proj, attention.out_proj):
             projection.weight.data = torch.eye(2).double()
@@ -182,7 +183,7 @@ def test_attention_under_a_mask_by_hand() -> None:
 @pytest.mark.parametrize("operation", ["fill", "multiply"])
 @torch.no_grad()
 def test_a_sentence_without_tuples_has_its_plain_encoding(operation: str) -> None:
-    model = make_model("fra_transformer", relation_operation=operation)
+    model = make_model("fra_transformer", relation_mask_operation=operation)
     encoder_out = model.encoder(SOURCE, relation_mask=MASK)
     sentence, relations = encoder_out["encoder_out"][0], encoder_out["relation_out"][0]
     words = SOURCE_WORDS.t()
@@ -236,7 +237,7 @@ def test_parameter_count(fusion: str, linear_layers: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"relation_fusion": fusion} for fusion in FUSIONS] + [{"relation_operation": "multiply"}]
+    "options", [{"relation_fusion": fusion} for fusion in FUSIONS] + [{"relation_mask_operation": "multiply"}]
 )
 def test_gradients(options: dict[str, Any]) -> None:
     """By finite differences, in every parameter of the encoder and of the mechanism."""
@@ -244,9 +245,9 @@ def test_gradients(options: dict[str, Any]) -> None:
     parameters = {
         name: parameter
         for name, parameter in model.named_parameters()
-        if name.startswith("encoder.layers") or model.is_mechanism_parameter(name)
+        if name.startswith("encoder.layers") or name in model.own_parameters()
     }
-    own = [name for name in parameters if model.is_mechanism_parameter(name)]
+    own = [name for name in parameters if name in model.own_parameters()]
     assert len(own) == 8 + {"linear": 0, "concat-gate": 4}.get(options.get("relation_fusion", ""), 2)
     weights = torch.randn(*WORDS.shape, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
 
@@ -260,7 +261,7 @@ def test_gradients(options: dict[str, Any]) -> None:
 @pytest.mark.skipif(torch.__version__ < "2", reason="torch 1.12 multiplies no float16 on the CPU")
 def test_half_precision_without_nan(operation: str) -> None:
     """With padding, and with positions that see nothing but themselves."""
-    model = build_model("fra_transformer", relation_operation=operation, encoder_layers=3).half()
+    model = build_model("fra_transformer", relation_mask_operation=operation, encoder_layers=3).half()
     model.encoder.layers[0].self_attn.q_proj.weight.data *= 100  # scores far from 0
     logits = model(**INPUT)[0]
     assert logits.dtype == torch.float16 and logits.isfinite().all()
@@ -286,7 +287,10 @@ def test_a_model_without_its_input_says_so() -> None:
         ({"relation_fusion": "none", "relation_layers": "2"}, "--relation-layers.*--relation-fusion"),
         ({"relation_fusion": "none", "separate_relation_attention": True}, "--separate-relation.*--relation-fusion"),
         ({"relation_fusion": "none", "relation_ablation": "compare"}, "--relation-ablation.*--relation-fusion"),
-        ({"relation_fusion": "none", "relation_operation": "multiply"}, "--relation-operation.*--relation-fusion"),
+        (
+            {"relation_fusion": "none", "relation_mask_operation": "multiply"},
+            "--relation-mask-op.*--relation-fusion",
+        ),
     ],
 )
 def test_options_that_do_not_fit(options: dict[str, Any], message: str) -> None:
@@ -306,7 +310,8 @@ def test_warm_started_it_is_the_transformer_where_there_are_no_relations(fusion:
         own: dict[str, Any] = {"relation_fusion": fusion, "separate_relation_attention": separate}
         model = build_model("fra_transformer", relation_layers="all", **own, **options).double().eval()
         state = {**model.state_dict(), **plain.state_dict()}
-        copies = {name: state[model.starts_as(name)] for name in state if model.starts_as(name) is not None}
+        sources = model.own_parameters()
+        copies = {name: state[source] for name, source in sources.items() if source is not None}
         assert len(copies) == separate * 3 * 8
         model.load_state_dict({**state, **copies})
         expected = plain(**BATCH["net_input"])[0]

@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.inter_sentence.gate import InterSentenceGate, random_context, sentence_keys
+from fairseq_ctxgates.inter_sentence.gate import InterSentenceGate
+from fairseq_ctxgates.inter_sentence.random_context import random_context, sentence_keys
 from tests.helpers.models import (
     EOS,
     NORM_ORDERS,
     PAD,
+    RETURNED_GATES,
     build_model,
     check_gradients,
     keep_float64,
@@ -65,15 +67,17 @@ def test_decoder_computes_what_the_paper_says(arch: str, options: dict[str, Any]
         INPUT["prev_output_tokens"].numpy(), encode(model, INPUT["src_tokens"]), encode(model, PRECEDING)
     )
 
-    logits, extra = model(**INPUT, return_gates=True, return_preceding_attention=True)
+    logits, extra = model(**INPUT, returns=(*RETURNED_GATES, "preceding_attention"))
 
     check(logits, expected)
     assert extra["preceding_attention"].keys() == extra["inter_sentence_gates"].keys()
     for number, attention in extra["preceding_attention"].items():
         assert attention.shape == (3, *WORDS.shape, PRECEDING.size(1))
-        for head, weights in zip(attention, reading.attention_weights[f"layers.{number - 1}.preceding_attn"]):
+        for head, weights in zip(
+            attention, reading.attention_weights[f"layers.{number - 1}.source_parts.inter_sentence.attention"]
+        ):
             check(head, weights)
-    for kind, gates in (("gates", context_gates), ("inter_sentence_gates", inter_sentence_gates)):
+    for kind, gates in (("context_gates", context_gates), ("inter_sentence_gates", inter_sentence_gates)):
         gates = {number: gate for number, gate in gates.items() if gate is not None}
         assert extra[kind].keys() == gates.keys()
         for number, gate in gates.items():
@@ -118,7 +122,7 @@ def test_gradients() -> None:
     """By finite differences, in every parameter of the mechanism."""
     model = make_model("isg_transformer", decoder_layers=1)
     layer = model.decoder.layers[0]
-    parameters = {name: value for name, value in model.named_parameters() if model.is_mechanism_parameter(name)}
+    parameters = {name: value for name, value in model.named_parameters() if name in model.own_parameters()}
     assert len(parameters) == 8 + 6
     weights = torch.randn(*WORDS.shape, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
 
@@ -126,7 +130,7 @@ def test_gradients() -> None:
         return (model(**INPUT)[0] * weights)[WORDS].sum()
 
     check_gradients(loss, parameters, rel=1e-5)
-    assert layer.inter_sentence_gate.from_state.bias.grad.abs().min() > 0
+    assert layer.source_parts["inter_sentence"].gate.from_state.bias.grad.abs().min() > 0
 
 
 # --- the preceding sentence -------------------------------------------------------------------------------------------
@@ -184,10 +188,12 @@ def test_attention_over_the_preceding_sentence_survives_activation_checkpointing
     for checkpointing in (False, True):
         model = make_model("isg_transformer", checkpoint_activations=checkpointing).train()
         assert "preceding_attention" not in model(**INPUT)[1]
-        attention = model(**INPUT, return_preceding_attention=True)[1]["preceding_attention"]
+        attention = model(**INPUT, returns=("preceding_attention",))[1]["preceding_attention"]
         sum((weights[:, WORDS] ** 2).sum() for weights in attention.values()).backward()
         layers = [getattr(layer, "_fsdp_wrapped_module", layer) for layer in model.decoder.layers]
-        found.append((attention, [layer.preceding_attn.q_proj.weight.grad for layer in layers]))
+        found.append(
+            (attention, [layer.source_parts["inter_sentence"].attention.q_proj.weight.grad for layer in layers])
+        )
     (expected, gradients), (attention, other_gradients) = found
     assert attention.keys() == expected.keys() == {1, 2, 3}
     for number, weights in attention.items():
@@ -214,7 +220,7 @@ def test_null_is_every_sentence_a_documents_first() -> None:
 
 @torch.no_grad()
 def test_closed_has_gates_of_zero() -> None:
-    logits, extra = ablated("closed")(**INPUT, return_gates=True)
+    logits, extra = ablated("closed")(**INPUT, returns=RETURNED_GATES)
     assert all((gate == 0).all() for gate in extra["inter_sentence_gates"].values())
     changed = {**INPUT, "preceding_tokens": PRECEDING.flip(0)}
     torch.testing.assert_close(ablated("closed")(**changed)[0], logits)
@@ -224,7 +230,7 @@ def test_closed_has_gates_of_zero() -> None:
 def test_random_depends_on_the_sentence_alone() -> None:
     """On nothing else of the batch, not on padding, and not on the preceding sentence."""
     model = ablated("random")
-    logits, extra = model(**INPUT, return_preceding_attention=True)
+    logits, extra = model(**INPUT, returns=("preceding_attention",))
     assert extra["preceding_attention"] == {}  # there is none
     assert (logits - ablated("none")(**INPUT)[0])[WORDS].abs().amax(dim=-1).min() > 1e-4
     order = torch.tensor([2, 0])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairseq_ctxgates.modules.norm_order import NormOrder
+from fairseq_ctxgates.modules.norm_order import NormOrder, SublayerNorm
 from tests.helpers.models import make_model, norm_order_options
 
 
@@ -23,9 +23,10 @@ def tenfold(x: Tensor) -> Tensor:
 )
 def test_by_hand(order: str, sublayer_input: float, added: float, alone: float) -> None:
     x, branch = torch.tensor(1.0), torch.tensor(2.0)
-    assert NormOrder(order).input(tenfold, x) == sublayer_input
-    assert NormOrder(order).add(tenfold, x, branch) == added
-    assert NormOrder(order).branch(tenfold, branch) == alone
+    norm = SublayerNorm(NormOrder(order), tenfold)
+    assert norm.input(x) == sublayer_input
+    assert norm.add(x, branch) == added
+    assert norm.branch(branch) == alone
 
 
 @pytest.mark.parametrize(("normalize_before", "order"), [(False, "post"), (True, "pre")])

@@ -11,7 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_ctxgates.context_gates.context_gate import ContextGate
-from tests.helpers.models import NORM_ORDERS, PAD, build_model, keep_float64, make_batch, make_model, norm_order_options
+from fairseq_ctxgates.modules.norm_order import SublayerNorm
+from tests.helpers.models import (
+    NORM_ORDERS,
+    PAD,
+    RETURNED_GATES,
+    build_model,
+    keep_float64,
+    make_batch,
+    make_model,
+    norm_order_options,
+)
 from tests.helpers.reference_transformer import Reading, encode
 
 BATCH = make_batch(
@@ -41,12 +51,12 @@ def test_decoder_computes_what_the_paper_says(order: str, activation: str) -> No
     reading = Reading(model, order, ACTIVATIONS[activation])
     expected_logits, expected_gates, _ = reading.decode(previous.numpy(), encode(model, tokens))
 
-    logits, extra = model(**BATCH["net_input"], return_gates=True)
+    logits, extra = model(**BATCH["net_input"], returns=RETURNED_GATES)
 
     words = previous.ne(PAD)  # what stands at padding means nothing
     np.testing.assert_allclose(logits[words].numpy(), expected_logits[words.numpy()], rtol=0, atol=1e-10)
-    assert sorted(extra["gates"]) == [1, 2, 3]
-    for number, gate in extra["gates"].items():
+    assert sorted(extra["context_gates"]) == [1, 2, 3]
+    for number, gate in extra["context_gates"].items():
         z = gate.transpose(0, 1)[words].numpy()
         np.testing.assert_allclose(z, expected_gates[number][words.numpy()], rtol=0, atol=1e-10)
 
@@ -65,7 +75,7 @@ def gate_by_hand() -> ContextGate:
         decoder_attention_heads=1,
         activation_dropout=0.5,  # off in evaluation
     )
-    gate = model.decoder.layers[0].context_gate
+    gate = model.decoder.layers[0].connection
     log3 = math.log(3)
     gate.fc1.weight.data = torch.tensor([[1.0, 0, 0, 0], [0, 0, 0, 1]]).double()  # columns t1 t2 s1 s2
     gate.fc1.bias.data = torch.tensor([0.0, -1]).double()
@@ -90,7 +100,7 @@ def vector(*components: float) -> Tensor:
     ],
 )
 def test_gate_by_hand(t: tuple, s: tuple, gate_input: tuple, z: tuple, u: tuple) -> None:
-    mixed, gate = gate_by_hand()(vector(*t), vector(*s), vector(*gate_input))
+    mixed, gate = gate_by_hand().gate(vector(*t), vector(*s), vector(*gate_input))
     torch.testing.assert_close(gate, vector(*z))
     torch.testing.assert_close(mixed, vector(*u))
 
@@ -98,7 +108,7 @@ def test_gate_by_hand(t: tuple, s: tuple, gate_input: tuple, z: tuple, u: tuple)
 def test_gate_has_the_models_activation_dropout() -> None:
     gate = gate_by_hand().train()
     t, s = (torch.ones(200, 1, 1, dtype=torch.float64) * vector(*x) for x in ((1, 6), (5, 2)))
-    _, z = gate(t, s, t)
+    _, z = gate.gate(t, s, t)
     # A hidden unit of 1 becomes 0 (z = 1/2) or, scaled by 1 / (1 - 0.5), 2 (z1 = 9/10, z2 = 1/10).
     for component, kept in ((0, 0.9), (1, 0.1)):
         values, counts = z[:, 0, component].detach().unique(return_counts=True)
@@ -128,7 +138,7 @@ def test_parameter_count() -> None:
 
 def stock(model: Any, **options: Any) -> Any:
     """fairseq's own Transformer of the given options with the same parameters, but those of the gates."""
-    own = {name: value for name, value in model.state_dict().items() if ".context_gate." not in name}
+    own = {name: value for name, value in model.state_dict().items() if ".connection." not in name}
     transformer = make_model("transformer", **options)
     # fairseq 0.12.2's encoder layers hold more names, for a fast path that is not used here.
     result = transformer.load_state_dict(own, strict=False)
@@ -163,10 +173,10 @@ def test_all_off_is_the_transformer(options: dict[str, Any]) -> None:
 
 
 class Sum(nn.Module):
-    """The residual connection in the gate's place."""
+    """The sum of the contexts in the gate's place."""
 
-    def forward(self, target: Tensor, source: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-        return target + source, torch.zeros_like(target)
+    def forward(self, target: Tensor, source: Tensor, _: Tensor, norm: SublayerNorm) -> tuple[Tensor, dict]:
+        return target + norm.branch(source), {}
 
 
 @pytest.mark.parametrize(("order", "is_stock"), [("pre", True), ("post", False)])
@@ -175,7 +185,7 @@ def test_gate_replaced_by_the_sum(order: str, is_stock: bool) -> None:
     model = make_model("rcg_transformer", **norm_order_options(order))
     expected = stock(model, decoder_normalize_before=order == "pre")(**BATCH["net_input"])[0]
     for layer in model.decoder.layers:
-        layer.context_gate = Sum()
+        layer.connection = Sum()
     words = BATCH["target"].ne(PAD)
     difference = (model(**BATCH["net_input"])[0] - expected)[words].abs().max()
     if is_stock:
@@ -189,18 +199,17 @@ def test_gate_replaced_by_the_sum(order: str, is_stock: bool) -> None:
 def test_gate_at_one_half_is_half_the_sum() -> None:
     """u = (t + s) / 2 where every z is one half, which is what a gate whose second layer is zero gives."""
     model = make_model("rcg_transformer", decoder_layers=1, **norm_order_options("post"))
-    gate = model.decoder.layers[0].context_gate
+    gate = model.decoder.layers[0].connection
     gate.fc2.weight.zero_()
     gate.fc2.bias.zero_()
-    logits, extra = model(**BATCH["net_input"], return_gates=True)
-    torch.testing.assert_close(extra["gates"][1], torch.full_like(extra["gates"][1], 0.5))
+    logits, extra = model(**BATCH["net_input"], returns=RETURNED_GATES)
+    torch.testing.assert_close(extra["context_gates"][1], torch.full_like(extra["context_gates"][1], 0.5))
 
     class Half(Sum):
-        def forward(self, target: Tensor, source: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-            u, z = super().forward(target, source)
-            return u / 2, z
+        def forward(self, target: Tensor, source: Tensor, _: Tensor, norm: SublayerNorm) -> tuple[Tensor, dict]:
+            return super().forward(target, source, _, norm)[0] / 2, {}
 
-    model.decoder.layers[0].context_gate = Half()
+    model.decoder.layers[0].connection = Half()
     torch.testing.assert_close(logits, model(**BATCH["net_input"])[0])
 
 
@@ -210,8 +219,8 @@ def test_gate_at_one_half_is_half_the_sum() -> None:
 @pytest.mark.parametrize("training", [False, True])
 def test_gates_are_returned_when_asked_for(training: bool) -> None:
     model = make_model("rcg_transformer").train(training)
-    assert "gates" not in model(**BATCH["net_input"])[1]
-    gates = model(**BATCH["net_input"], return_gates=True)[1]["gates"]
+    assert "context_gates" not in model(**BATCH["net_input"])[1]
+    gates = model(**BATCH["net_input"], returns=RETURNED_GATES)[1]["context_gates"]
     assert sorted(gates) == [1, 2, 3]
     batch, length = BATCH["target"].shape
     for z in gates.values():
@@ -221,7 +230,7 @@ def test_gates_are_returned_when_asked_for(training: bool) -> None:
 
 
 def test_plain_model_has_no_gates() -> None:
-    assert make_model("context_transformer")(**BATCH["net_input"], return_gates=True)[1]["gates"] == {}
+    assert make_model("context_transformer")(**BATCH["net_input"], returns=RETURNED_GATES)[1]["context_gates"] == {}
 
 
 @pytest.mark.parametrize("order", NORM_ORDERS)

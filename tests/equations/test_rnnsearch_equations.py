@@ -17,12 +17,13 @@ from torch.nn.utils.rnn import PackedSequence
 
 from fairseq_ctxgates.context_gates.recurrent_gates import RecurrentContextGate
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.inter_sentence.gate import random_context, sentence_keys
+from fairseq_ctxgates.inter_sentence.random_context import random_context, sentence_keys
 from fairseq_ctxgates.models.rnnsearch import RNNSearchConfig, RNNSearchModel, pack
 from fairseq_ctxgates.modules.additive_attention import AdditiveAttention, AttentionMemory, weighted_sum
 from fairseq_ctxgates.modules.gated_recurrent_unit import BidirectionalGRU, gru
 from fairseq_ctxgates.modules.linear import Linear, linear
-from tests.helpers.models import DICTIONARY, EOS, PAD, keep_float64, make_batch
+from fairseq_ctxgates.parts import RecurrentWidths
+from tests.helpers.models import DICTIONARY, EOS, PAD, RETURNED_GATES, keep_float64, make_batch
 from tests.helpers.reference_rnnsearch import (
     GATES,
     PRECEDING,
@@ -58,7 +59,10 @@ def check(model: Any, found: tuple[Tensor, dict[str, Any]], number: int, expecte
     length = len(expected.logits)
     attention = extra["attn"][0][number, :length]
     pairs = [(logits[number, :length], expected.logits), (attention[:, padding:], expected.attention)]
-    for name, gate in (("gates", expected.context_gate), ("inter_sentence_gates", expected.inter_sentence_gate)):
+    for name, gate in (
+        ("context_gates", expected.context_gate),
+        ("inter_sentence_gates", expected.inter_sentence_gate),
+    ):
         assert set(extra[name]) == ({1} if gate.size else set())
         if gate.size:
             pairs.append((extra[name][1][:length, number], gate))
@@ -75,7 +79,7 @@ def check(model: Any, found: tuple[Tensor, dict[str, Any]], number: int, expecte
 def test_model_computes_what_the_papers_say(gate: str, feedback: bool, inter_sentence: bool) -> None:
     model = make_rnnsearch(context_gate=gate, feedback_attention=feedback, inter_sentence_gate=inter_sentence)
     inputs = with_preceding() if inter_sentence else INPUT
-    found = model(**inputs, return_gates=True, return_preceding_attention=True)
+    found = model(**inputs, returns=(*RETURNED_GATES, "preceding_attention"))
     assert set(found[1]["preceding_attention"]) == ({1} if inter_sentence else set())
     reading = Reading(model, gate, feedback)
     for number, (source, target, preceding) in enumerate(zip(SOURCES, TARGETS, PRECEDING)):
@@ -110,9 +114,9 @@ def test_prediction_reads_the_sentences_context_only() -> None:
     model = make_rnnsearch("isg_rnnsearch")
     for parameter in (model.decoder.deep_output.state_proj.weight, model.decoder.deep_output.word_proj.weight):
         parameter.zero_()
-    logits, extra = model(**with_preceding(), return_gates=True)
+    logits, extra = model(**with_preceding(), returns=RETURNED_GATES)
     others = {**INPUT, "preceding_tokens": collate(PRECEDING[::-1])}
-    other_logits, other_extra = model(**others, return_gates=True)
+    other_logits, other_extra = model(**others, returns=RETURNED_GATES)
     torch.testing.assert_close(logits[:, 0], other_logits[:, 0], rtol=0, atol=1e-12)
     gates, other_gates = (found["inter_sentence_gates"][1] for found in (extra, other_extra))
     assert (gates - other_gates)[0, 0].abs().max() > 1e-3
@@ -161,20 +165,19 @@ def test_attention_by_hand() -> None:
 @torch.no_grad()
 def test_context_gate_by_hand(kind: str, source: tuple, targets: list[tuple], weight: tuple) -> None:
     """The gate's argument is log 3 in the first component, made of 1, 2 and the rest, and -log 3 in the second."""
-    gate = RecurrentContextGate(kind, word_dim=1, state_dim=2, context_dim=1).double()
+    gate = RecurrentContextGate(kind, RecurrentWidths(word=1, state=2, context=1)).double()
     gate.from_state.weight.copy_(torch.tensor([[1.0, 0.0], [0.0, -1.0]]))
     log3 = math.log(3)
-    found_source, found_targets, found_weight = gate(
+    found_source, found_targets, returned = gate(
         vector(1, 2),
-        word_term=vector(2, 4),
-        context_term=vector(log3 - 3, -log3 - 2),
-        source=vector(4, 8).repeat(1, 3),
+        given=vector(2, 4),
+        source=torch.cat([vector(4, 8).repeat(1, 3), vector(log3 - 3, -log3 - 2)], dim=-1),
         targets=[vector(16, 12).repeat(1, 3), vector(-4, 4).repeat(1, 3)],
     )
     torch.testing.assert_close(found_source, vector(*source).repeat(1, 3))
     for found, expected in zip(found_targets, targets):
         torch.testing.assert_close(found, vector(*expected).repeat(1, 3))
-    torch.testing.assert_close(found_weight, vector(*weight))
+    torch.testing.assert_close(returned["context_gates"], vector(*weight))
 
 
 # --- the parts that are torch's own, computed another way -------------------------------------------------------------
@@ -254,21 +257,21 @@ def test_padding_changes_nothing(arch: str, left_pad: bool) -> None:
     sources = [[*source, EOS] for source in SOURCES]
     previous = INPUT["prev_output_tokens"]
     batch = {"src_tokens": collate(sources, left_pad), "src_lengths": None, "prev_output_tokens": previous}
-    logits, extra = model(**with_preceding(batch, left_pad), return_gates=True)
+    logits, extra = model(**with_preceding(batch, left_pad), returns=RETURNED_GATES)
     for number, (source, preceding) in enumerate(zip(sources, PRECEDING)):
         row, row_extra = model(
             torch.tensor([source]),
             None,
             previous[number : number + 1],
             preceding_tokens=torch.tensor([preceding]),
-            return_gates=True,
+            returns=RETURNED_GATES,
         )
         torch.testing.assert_close(logits[number], row[0], rtol=0, atol=1e-10)
         attention = extra["attn"][0][number]
         is_token = batch["src_tokens"][number].ne(PAD)
         torch.testing.assert_close(attention[:, is_token], row_extra["attn"][0][0], rtol=0, atol=1e-10)
         assert attention[:, ~is_token].eq(0).all()
-        for name in ("gates", "inter_sentence_gates"):
+        for name in RETURNED_GATES:
             for layer, gate in row_extra[name].items():
                 torch.testing.assert_close(extra[name][layer][:, number], gate[:, 0], rtol=0, atol=1e-10)
 
@@ -289,13 +292,13 @@ def test_null_ablation_is_a_null_sentence() -> None:
 def test_closed_ablation(gate: str) -> None:
     options: dict[str, Any] = {"context_gate": gate, "feedback_attention": True}
     model = make_rnnsearch("isg_rnnsearch", inter_sentence_ablation="closed", **options)
-    found = model(**with_preceding(), return_gates=True)
+    found = model(**with_preceding(), returns=RETURNED_GATES)
     reading = Reading(model, closed=True, gate=gate, feedback=True)
     for number, (source, target, preceding) in enumerate(zip(SOURCES, TARGETS, PRECEDING)):
         expected = reading.decode([*source, EOS], [EOS, *target], preceding)
         check(model, found, number, expected, padding=len(SOURCES[0]) - len(source))
     # With C_2 the identity, as training begins, nothing is left of the mechanism.
-    model.decoder.cell.inter_sentence_gate.sentence_proj.weight.copy_(torch.eye(8))
+    model.decoder.cell.source_parts.inter_sentence.sentence_proj.weight.copy_(torch.eye(8))
     baseline = make_rnnsearch(**options)
     baseline.load_state_dict({name: model.state_dict()[name] for name in baseline.state_dict()})
     torch.testing.assert_close(model(**with_preceding())[0], baseline(**INPUT)[0], rtol=0, atol=1e-10)
@@ -305,7 +308,7 @@ def test_closed_ablation(gate: str) -> None:
 def test_random_ablation() -> None:
     """The random contexts stand for c_a, and depend on the sentence and the step, not on the batch."""
     model = make_rnnsearch("isg_rnnsearch", inter_sentence_ablation="random")
-    found = model(**with_preceding(), return_gates=True)
+    found = model(**with_preceding(), returns=RETURNED_GATES)
     reading = Reading(model, feedback=True)
     for number, (source, target) in enumerate(zip(SOURCES, TARGETS)):
         keys = sentence_keys(torch.tensor([[*source, EOS]]), PAD)
@@ -345,8 +348,8 @@ def test_gradients_are_the_differences(options: dict[str, Any]) -> None:
     weights = torch.randn(3, 4, 20, generator=generator, dtype=torch.float64)
 
     def loss() -> Tensor:
-        logits, extra = model(**batch, return_gates=True)
-        gates = [gate.square().sum() for name in ("gates", "inter_sentence_gates") for gate in extra[name].values()]
+        logits, extra = model(**batch, returns=RETURNED_GATES)
+        gates = [gate.square().sum() for name in RETURNED_GATES for gate in extra[name].values()]
         return (logits.log_softmax(dim=-1) * weights).sum() + sum(gates)
 
     def loss_at(parameter: Tensor, direction: Tensor, distance: float) -> float:
@@ -390,12 +393,12 @@ def test_sizes_of_the_papers() -> None:
 @pytest.mark.parametrize("arch", ["rnnsearch", "ctxgate_rnnsearch", "isg_rnnsearch"])
 def test_presets(arch: str) -> None:
     model = build_rnnsearch(arch)
-    assert (model.gated_layers, model.required_streams) == (
-        int(arch == "ctxgate_rnnsearch"),
+    assert (model.layers_that_return("context_gates"), model.required_streams) == (
+        (1,) if arch == "ctxgate_rnnsearch" else (),
         ("preceding",) if arch == "isg_rnnsearch" else (),
     )
     assert (model.decoder.cell.feedback_proj is not None) == (arch == "isg_rnnsearch")
-    own = {name for name in model.state_dict() if not model.is_mechanism_parameter(name)}
+    own = {name for name in model.state_dict() if name not in model.own_parameters()}
     assert own == set(build_rnnsearch(feedback_attention=arch == "isg_rnnsearch").state_dict())
 
 

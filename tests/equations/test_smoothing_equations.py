@@ -12,13 +12,11 @@ from fairseq.data import data_utils
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from torch import Tensor, nn
 
+from fairseq_ctxgates.configuration import options_from
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.smoothing.context_aware_smoothing import (
-    ContextOfWords,
-    SmoothingConfig,
-    build_smoothing,
-    embed_words,
-)
+from fairseq_ctxgates.parts import embed_words
+from fairseq_ctxgates.smoothing.context_aware_smoothing import ContextAwareSmoothing
+from fairseq_ctxgates.smoothing.mechanism import EmbeddingSmoothing, SmoothingConfig
 from tests.helpers.models import DICTIONARY, EOS, PAD
 
 UNK = DICTIONARY.unk()
@@ -49,10 +47,10 @@ WORDS: list[dict[str, Any]] = [
 SIDES = ["encoder", "decoder"]
 
 
-def make_smoothing(side: str, dim: int = DIM, embed_scale: float = 1.0, **options: Any) -> ContextOfWords:
+def make_smoothing(side: str, dim: int = DIM, embed_scale: float = 1.0, **options: Any) -> ContextAwareSmoothing:
     """With random parameters, in float64."""
     config = SmoothingConfig(**{"smoothing_side": "both", **options})
-    smoothing = build_smoothing(config, side, dim, DICTIONARY, embed_scale)
+    smoothing = EmbeddingSmoothing(config, 1).embedding_part(side, dim, DICTIONARY, embed_scale)
     assert smoothing is not None
     generator = torch.Generator().manual_seed(3)
     for parameter in smoothing.double().parameters():
@@ -87,7 +85,7 @@ PHI: dict[str, Any] = {"tanh": np.tanh, "sigmoid": lambda x: 1 / (1 + np.exp(-x)
 class Reading:
     """The slides' equations for one sentence and one word after the other, with the parameters of a module."""
 
-    def __init__(self, smoothing: ContextOfWords, side: str, options: dict[str, Any]) -> None:
+    def __init__(self, smoothing: ContextAwareSmoothing, side: str, options: dict[str, Any]) -> None:
         self.options = {"smoothing_activation": "tanh", "smoothing_width": 3, **options}
         self.parameters = {name: value.numpy() for name, value in smoothing.network.state_dict().items()}
         self.phi = PHI[self.options["smoothing_activation"]]
@@ -146,7 +144,7 @@ def test_smoothing_computes_what_the_slides_say(
     smoothing = make_smoothing(side, **options)
     reading = Reading(smoothing, side, options)
     tokens = collate(SENTENCES, left_pad)
-    smoothed = embed_words(EMBEDDING, tokens, smoothing)
+    smoothed = embed_words(EMBEDDING, tokens, [smoothing])
     assert smoothed.shape == (*tokens.shape, DIM) and smoothed.dtype == torch.float64
     for row, sentence in enumerate(SENTENCES):
         assert_close(smoothed[row, tokens[row].ne(PAD)], reading.sentence(sentence))
@@ -166,14 +164,14 @@ def test_activation(kind: str, activation: str) -> None:
     }
     smoothing = make_smoothing("encoder", **options)
     expected = Reading(smoothing, "encoder", options).sentence(SENTENCES[0])
-    assert_close(embed_words(EMBEDDING, collate(SENTENCES[:1]), smoothing)[0], expected)
+    assert_close(embed_words(EMBEDDING, collate(SENTENCES[:1]), [smoothing])[0], expected)
 
 
 # --- by hand ----------------------------------------------------------------------------------------------------------
 # Embeddings of one component, a word's number as written below; relu leaves what is positive as it is.
 
 
-def by_hand(side: str, kind: str, words: str = "all", **parameters: Any) -> ContextOfWords:
+def by_hand(side: str, kind: str, words: str = "all", **parameters: Any) -> ContextAwareSmoothing:
     options: dict[str, Any] = {"smoothing_window": 2, "smoothing_activation": "relu", "smoothing_combine": "replace"}
     if "convolution_weight" in parameters:
         options["smoothing_width"] = len(parameters["convolution_weight"])
@@ -187,11 +185,11 @@ def by_hand(side: str, kind: str, words: str = "all", **parameters: Any) -> Cont
     return smoothing
 
 
-def smooth(smoothing: ContextOfWords, numbers: Sequence[int], unknown: Sequence[int] = ()) -> list[float]:
+def smooth(smoothing: ContextAwareSmoothing, numbers: Sequence[int], unknown: Sequence[int] = ()) -> list[float]:
     """Of a sentence of words with these embeddings, the unknown ones at these positions."""
     tokens = torch.tensor([[UNK if position in unknown else 5 for position in range(len(numbers))]])
     embeddings = torch.tensor(numbers, dtype=torch.float64).view(1, -1, 1)
-    return smoothing(embeddings, tokens).flatten().tolist()
+    return smoothing(embeddings, tokens, tokens.size(1)).flatten().tolist()
 
 
 @torch.no_grad()
@@ -244,11 +242,11 @@ def test_unknown_leaves_known_words_exactly_as_they_are(side: str, network: dict
     smoothing = make_smoothing(side, smoothing_words="unknown", embed_scale=1.7, **network)
     tokens = collate(SENTENCES, left_pad=True)
     embeddings = EMBEDDING(tokens)
-    smoothed = smoothing(embeddings, tokens)
+    smoothed = smoothing(embeddings, tokens, tokens.size(1))
     assert torch.equal(smoothed[tokens.ne(UNK)], embeddings[tokens.ne(UNK)])
     assert (smoothed != embeddings)[tokens.eq(UNK)].all()
     without_unknown = tokens[3:4]
-    assert torch.equal(smoothing(embeddings[3:4], without_unknown), embeddings[3:4])
+    assert torch.equal(smoothing(embeddings[3:4], without_unknown, without_unknown.size(1)), embeddings[3:4])
 
 
 @pytest.mark.parametrize("words", WORDS)
@@ -259,10 +257,10 @@ def test_decoder_does_not_look_ahead(network: dict[str, Any], words: dict[str, A
     tokens = torch.tensor([[EOS, 5, UNK, UNK, 6, 7, UNK, 8], [EOS, UNK, UNK, UNK, 6, UNK, UNK, UNK]])
     for side in SIDES:
         smoothing = make_smoothing(side, **network, **words)
-        before = embed_words(EMBEDDING, tokens, smoothing)
+        before = embed_words(EMBEDDING, tokens, [smoothing])
         changed = tokens.clone()
         changed[:, 4] = 9
-        after = embed_words(EMBEDDING, changed, smoothing)
+        after = embed_words(EMBEDDING, changed, [smoothing])
         assert torch.equal(before[:, :4], after[:, :4]) == (side == "decoder")
         assert side == "encoder" or (before != after)[:, 5:].any()
 
@@ -274,21 +272,21 @@ def test_last_word_alone_equals_all_words(network: dict[str, Any], words: dict[s
     """As incremental decoding asks for it, of each prefix; three beams."""
     smoothing = make_smoothing("decoder", **network, **words)
     tokens = torch.tensor([[EOS, 5, UNK, UNK, 6, 7, UNK], [EOS, UNK, 8, 9, 4, UNK, 10], [EOS, 11, 12, 13, 14, 15, 16]])
-    expected = embed_words(EMBEDDING, tokens, smoothing)
+    expected = embed_words(EMBEDDING, tokens, [smoothing])
     for length in range(1, tokens.size(1) + 1):
         prefix = tokens[:, :length]
-        last = embed_words(EMBEDDING, prefix, smoothing, last_only=True)
+        last = embed_words(EMBEDDING, prefix, [smoothing], last_only=True)
         assert last.shape == (3, 1, DIM)
         assert_close(last[:, 0], expected[:, length - 1])
         # Also where the embeddings of the whole prefix are given.
-        assert_close(smoothing(EMBEDDING(prefix), prefix, last_only=True), last)
+        assert_close(smoothing(EMBEDDING(prefix), prefix, 1), last)
 
 
 @torch.no_grad()
 def test_words_are_embedded_without_smoothing() -> None:
     tokens = collate(SENTENCES)
-    assert torch.equal(embed_words(EMBEDDING, tokens, None), EMBEDDING(tokens))
-    assert torch.equal(embed_words(EMBEDDING, tokens, None, last_only=True), EMBEDDING(tokens[:, -1:]))
+    assert torch.equal(embed_words(EMBEDDING, tokens, []), EMBEDDING(tokens))
+    assert torch.equal(embed_words(EMBEDDING, tokens, [], last_only=True), EMBEDDING(tokens[:, -1:]))
 
 
 @pytest.mark.parametrize("words", WORDS)
@@ -299,7 +297,9 @@ def test_model_that_scales_its_embeddings(network: dict[str, Any], words: dict[s
     tokens = collate(SENTENCES)
     scaled = make_smoothing("encoder", embed_scale=8.0, **network, **words)
     plain = make_smoothing("encoder", **network, **words)
-    assert_close(8 * scaled(EMBEDDING(tokens), tokens), plain(8 * EMBEDDING(tokens), tokens))
+    assert_close(
+        8 * scaled(EMBEDDING(tokens), tokens, tokens.size(1)), plain(8 * EMBEDDING(tokens), tokens, tokens.size(1))
+    )
 
 
 # --- gradients and types ----------------------------------------------------------------------------------------------
@@ -315,7 +315,7 @@ def test_gradients(side: str, network: dict[str, Any], words: dict[str, Any]) ->
     parameters = list(smoothing.parameters())
 
     def function(embeddings: Tensor, *_: Tensor) -> Tensor:
-        return smoothing(embeddings, tokens)
+        return smoothing(embeddings, tokens, tokens.size(1))
 
     assert torch.autograd.gradcheck(function, (embeddings, *parameters))
     function(embeddings).square().sum().backward()
@@ -328,7 +328,7 @@ def test_gradients_are_zero_where_no_word_is_unknown(side: str, network: dict[st
     """Distributed training waits for the gradient of every parameter on every machine."""
     smoothing = make_smoothing(side, smoothing_words="unknown", **network)
     tokens = collate(SENTENCES[3:4])
-    smoothing(EMBEDDING(tokens), tokens).sum().backward()
+    smoothing(EMBEDDING(tokens), tokens, tokens.size(1)).sum().backward()
     for parameter in smoothing.parameters():
         assert parameter.grad is not None and torch.count_nonzero(parameter.grad) == 0
 
@@ -340,9 +340,9 @@ def test_gradients_are_zero_where_no_word_is_unknown(side: str, network: dict[st
 def test_half_precision(network: dict[str, Any], words: dict[str, Any], dtype: torch.dtype) -> None:
     tokens = collate(SENTENCES)
     smoothing = make_smoothing("encoder", **network, **words)
-    expected = smoothing(EMBEDDING(tokens), tokens)
+    expected = smoothing(EMBEDDING(tokens), tokens, tokens.size(1))
     try:
-        smoothed = smoothing.to(dtype)(EMBEDDING(tokens).to(dtype), tokens)
+        smoothed = smoothing.to(dtype)(EMBEDDING(tokens).to(dtype), tokens, tokens.size(1))
     except RuntimeError as error:  # torch 1.12 on a CPU
         pytest.skip(str(error))
     assert smoothed.dtype == dtype
@@ -355,7 +355,7 @@ def test_autocast_keeps_the_type_of_the_embeddings(words: dict[str, Any]) -> Non
     smoothing = make_smoothing("encoder", smoothing="ccwm", **words).float()
     tokens = collate(SENTENCES)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert smoothing(EMBEDDING(tokens).float(), tokens).dtype == torch.float32
+        assert smoothing(EMBEDDING(tokens).float(), tokens, tokens.size(1)).dtype == torch.float32
 
 
 # --- options ----------------------------------------------------------------------------------------------------------
@@ -367,8 +367,9 @@ def parse(*arguments: str) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def build(side: str, *arguments: str) -> ContextOfWords | None:
-    return build_smoothing(parse(*arguments), side, DIM, DICTIONARY)
+def build(side: str, *arguments: str) -> ContextAwareSmoothing | None:
+    mechanism = EmbeddingSmoothing(options_from(SmoothingConfig, parse(*arguments)), 1)
+    return mechanism.embedding_part(side, DIM, DICTIONARY, 1.0) if mechanism.is_on else None
 
 
 def test_no_smoothing_by_default() -> None:
@@ -430,10 +431,9 @@ def test_sizes_that_cannot_be(side: str, arguments: list[str], message: str) -> 
 def test_initial_vectors_are_of_the_size_of_the_embeddings(kind: str) -> None:
     """Neither lost beside them nor all at the ends of tanh, for embeddings of variance one."""
     torch.manual_seed(1)
-    smoothing = build_smoothing(
-        SmoothingConfig(smoothing=kind, smoothing_words="all", smoothing_combine="replace"), "encoder", 64, DICTIONARY
-    )
+    options = SmoothingConfig(smoothing=kind, smoothing_words="all", smoothing_combine="replace")
+    smoothing = EmbeddingSmoothing(options, 1).embedding_part("encoder", 64, DICTIONARY, 1.0)
     assert smoothing is not None
     with torch.no_grad():
-        vectors = smoothing(torch.randn(20, 30, 64), torch.full((20, 30), 5))
+        vectors = smoothing(torch.randn(20, 30, 64), torch.full((20, 30), 5), 30)
     assert 0.3 < vectors.std() < 0.8 and abs(vectors.mean()) < 0.1

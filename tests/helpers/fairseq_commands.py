@@ -77,7 +77,7 @@ def write_gate_labels(
 def write_relations(data: Path, split_name: str, rows: Sequence[Any], langs: Tuple[str, str] = ("de", "en")) -> None:
     """Lay a stream of relations beside a split, from the row of each sentence."""
     split = Split(data, split_name, *langs)
-    metadata = {"fingerprint": fingerprint(split, Relations.sides)}
+    metadata = {"fingerprint": fingerprint(split, Relations.languages)}
     with SideStreamWriter(split.stream_prefix(Relations.name), np.int32, metadata) as writer:
         for row in rows:
             writer.add(np.asarray(row))

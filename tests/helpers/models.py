@@ -11,7 +11,7 @@ from fairseq.data import Dictionary, data_utils
 from omegaconf import OmegaConf
 from torch import Tensor
 
-import fairseq_ctxgates  # noqa: F401  registers the architectures
+import fairseq_ctxgates.models  # noqa: F401  registers the architectures
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE
 from fairseq_ctxgates.tasks.context_translation import ContextTranslationConfig, ContextTranslationTask
 
@@ -35,6 +35,7 @@ TINY = {
     "max_source_positions": 32,
     "max_target_positions": 32,
 }
+RETURNED_GATES = ("context_gates", "inter_sentence_gates")
 NORM_ORDERS = ("post", "pre", "inner")
 
 

@@ -63,7 +63,7 @@ class Reading:
     def __init__(self, model: Any, gate: str = "none", feedback: bool = False, closed: bool = False) -> None:
         self.parameters = {name: value.numpy() for name, value in model.state_dict().items()}
         self.gate, self.feedback, self.closed = gate, feedback, closed
-        self.is_gated = "decoder.cell.inter_sentence_gate.from_state.weight" in self.parameters
+        self.is_gated = "decoder.cell.source_parts.inter_sentence.from_state.weight" in self.parameters
 
     def weight(self, name: str) -> np.ndarray:
         return self.parameters[f"{name}.weight"]
@@ -127,7 +127,7 @@ class Reading:
             context, mixing, preceding_weights = c_b, np.zeros(0), np.zeros(0)
             if self.is_gated:
                 if preceding_contexts is None:
-                    c_a, preceding_weights = self.attend("preceding_attention", state, h_a)
+                    c_a, preceding_weights = self.attend("source_parts.inter_sentence.attention", state, h_a)
                 else:
                     c_a = preceding_contexts[number]
                 context, mixing = self.mix(before, word, c_b, c_a)
@@ -141,7 +141,7 @@ class Reading:
 
     def mix(self, state: np.ndarray, word: np.ndarray, c_b: np.ndarray, c_a: np.ndarray) -> tuple:
         """Equation 9, and what equation 10 puts in the place of the context."""
-        name = "decoder.cell.inter_sentence_gate"
+        name = "decoder.cell.source_parts.inter_sentence"
         z = sigmoid(
             self.affine(f"{name}.from_state", state)
             + self.weight(f"{name}.from_word") @ word
@@ -157,7 +157,7 @@ class Reading:
         """The context gate, and what it makes of source and target in the three parts of the GRU's input."""
         if self.gate == "none":
             return np.zeros(0), 1.0, 1.0
-        name = "decoder.cell.context_gate"
+        name = "decoder.cell.connection"
         z = sigmoid(
             self.affine(f"{name}.from_word", word)
             + self.weight(f"{name}.from_state") @ state

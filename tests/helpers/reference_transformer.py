@@ -92,14 +92,14 @@ class Reading:
         c_b = self.attention(f"{name}.encoder_attn", t, sentence.states, sentence.is_word)
         if int(name.split(".")[1]) + 1 in self.fused_layers:
             assert sentence.relations is not None
-            own = f"{name}.relation_attn"
+            own = f"{name}.source_parts.relations.attention"
             attention = own if self.has(own) else f"{name}.encoder_attn"
             c_b = self.fused(name, c_b, self.attention(attention, t, sentence.relations, sentence.is_word))
-        gate = f"{name}.inter_sentence_gate"
+        gate = f"{name}.source_parts.inter_sentence.gate"
         if not self.has(gate):
             return c_b, None
         assert preceding is not None
-        c_a = self.attention(f"{name}.preceding_attn", t, preceding.states, preceding.is_word)
+        c_a = self.attention(f"{name}.source_parts.inter_sentence.attention", t, preceding.states, preceding.is_word)
         z = sigmoid(
             self.linear(f"{gate}.from_state", t)
             + self.linear(f"{gate}.from_sentence", c_b)
@@ -110,7 +110,7 @@ class Reading:
 
     def fused(self, name: str, s_hat: Array, s_tilde: Array) -> Array:
         """What Li et al. 2022 call H, equations 12 to 18."""
-        fusion = f"{name}.relation_fusion"
+        fusion = f"{name}.source_parts.relations.fusion"
         if self.fusion == "linear":  # equation 12
             return s_hat + self.relation_lambda * s_tilde
         both = np.concatenate([s_hat, s_tilde], axis=-1)
@@ -126,10 +126,10 @@ class Reading:
 
     def connect(self, name: str, t: Array, gate_input: Array, source: Array) -> tuple:
         """The residual connection, or the context gate (Li et al. 2020, equations 3 and 4): u and z."""
-        if not self.has(f"{name}.context_gate"):
+        if not self.has(f"{name}.connection"):
             return (self.add(f"{name}.encoder_attn", t, source), None)
         s = source if self.order == "pre" else self.norm(f"{name}.encoder_attn_layer_norm", source)
-        z = sigmoid(self.feed_forward(f"{name}.context_gate.", np.concatenate([gate_input, s], axis=-1)))
+        z = sigmoid(self.feed_forward(f"{name}.connection.", np.concatenate([gate_input, s], axis=-1)))
         return (1 - z) * t + z * s, z
 
     def input(self, name: str, x: Array) -> Array:

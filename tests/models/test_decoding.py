@@ -16,6 +16,7 @@ from tests.helpers.models import (
     EOS,
     NORM_ORDERS,
     PAD,
+    RETURNED_GATES,
     keep_float64,
     make_batch,
     make_model,
@@ -48,7 +49,10 @@ MECHANISMS: dict[str, Any] = {
     "relations": ("fra_transformer", {}),
     "relations in all layers": ("fra_transformer", {"relation_layers": "all", "relation_fusion": "gate"}),
     "attention over relations apart": ("fra_transformer", {"separate_relation_attention": True}),
-    "multiplied by relations": ("fra_transformer", {"relation_operation": "multiply", "relation_fusion": "linear"}),
+    "multiplied by relations": (
+        "fra_transformer",
+        {"relation_mask_operation": "multiply", "relation_fusion": "linear"},
+    ),
     "Compare Fusion": ("fra_transformer", {"relation_ablation": "compare", "relation_fusion": "concat-gate"}),
     "all": (
         "rcg_transformer",
@@ -92,18 +96,18 @@ def alone(row: int) -> dict[str, Any]:
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_incremental_equals_full_decoding(mechanism: str, options: dict[str, Any]) -> None:
     model = make(mechanism, **options)
-    logits, extra = model(**BATCH["net_input"], return_gates=True)
+    logits, extra = model(**BATCH["net_input"], returns=RETURNED_GATES)
     encoder_out = encode(model)
     state: dict[str, Any] = {}
     for step in range(PREVIOUS.size(1)):
         step_logits, step_extra = model.decoder(
-            PREVIOUS[:, : step + 1], encoder_out=encoder_out, incremental_state=state, return_gates=True
+            PREVIOUS[:, : step + 1], encoder_out=encoder_out, incremental_state=state, returns=RETURNED_GATES
         )
         assert_close(step_logits, logits[:, step : step + 1])
         assert_close(step_extra["attn"][0], extra["attn"][0][:, step : step + 1])
-        assert step_extra["gates"].keys() == extra["gates"].keys()
-        for number, gate in step_extra["gates"].items():
-            assert_close(gate, extra["gates"][number][step : step + 1])
+        assert step_extra["context_gates"].keys() == extra["context_gates"].keys()
+        for number, gate in step_extra["context_gates"].items():
+            assert_close(gate, extra["context_gates"][number][step : step + 1])
 
 
 @pytest.mark.parametrize("position", [1, 3])
@@ -118,9 +122,9 @@ def test_no_look_ahead(mechanism: str, order: str, position: int) -> None:
     changed[:, position] = 19
     logits, gates = [], []
     for previous in (PREVIOUS, changed):
-        step_logits, extra = model(SOURCE, LENGTHS, previous, **STREAMS, return_gates=True)
+        step_logits, extra = model(SOURCE, LENGTHS, previous, **STREAMS, returns=RETURNED_GATES)
         logits.append(step_logits)
-        gates.append(extra["gates"])
+        gates.append(extra["context_gates"])
     assert_close(logits[0][:, :position], logits[1][:, :position])
     assert (logits[0] - logits[1])[:, position:].abs().amax(dim=(0, 2)).min() > 1e-4
     for number in gates[0]:
@@ -132,12 +136,12 @@ def test_no_look_ahead(mechanism: str, order: str, position: int) -> None:
 def test_padding_changes_nothing(mechanism: str) -> None:
     """A sentence is decoded in a batch as it is alone."""
     model = make(mechanism)
-    logits, extra = model(**BATCH["net_input"], return_gates=True)
+    logits, extra = model(**BATCH["net_input"], returns=RETURNED_GATES)
     for row in range(len(SOURCE)):
-        row_logits, row_extra = model(**alone(row), prev_output_tokens=PREVIOUS[row : row + 1], return_gates=True)
+        row_logits, row_extra = model(**alone(row), prev_output_tokens=PREVIOUS[row : row + 1], returns=RETURNED_GATES)
         assert_close(row_logits[0], logits[row])
-        for number, gate in row_extra["gates"].items():
-            assert_close(gate[:, 0], extra["gates"][number][:, row])
+        for number, gate in row_extra["context_gates"].items():
+            assert_close(gate[:, 0], extra["context_gates"][number][:, row])
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -158,18 +162,20 @@ def test_beams_are_reordered(mechanism: str) -> None:
         prefixes = torch.cat([prefixes[beams], torch.tensor(words).unsqueeze(1)], dim=1)
         model.decoder.reorder_incremental_state_scripting(state, beams)
         encoder_out = model.encoder.reorder_encoder_out(encoder_out, beams)
-        logits, extra = model.decoder(prefixes, encoder_out=encoder_out, incremental_state=state, return_gates=True)
+        logits, extra = model.decoder(
+            prefixes, encoder_out=encoder_out, incremental_state=state, returns=RETURNED_GATES
+        )
         expected, expected_extra = model(
             SOURCE[rows],
             LENGTHS[rows],
             prefixes,
             preceding_tokens=PRECEDING[rows],
             relation_mask=MASK[rows],
-            return_gates=True,
+            returns=RETURNED_GATES,
         )
         assert_close(logits[:, 0], expected[:, -1])
-        for number, gate in extra["gates"].items():
-            assert_close(gate[0], expected_extra["gates"][number][-1])
+        for number, gate in extra["context_gates"].items():
+            assert_close(gate[0], expected_extra["context_gates"][number][-1])
 
 
 # --- beam search ------------------------------------------------------------------------------------------------------

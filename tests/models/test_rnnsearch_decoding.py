@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from fairseq_ctxgates.modules.additive_attention import sentences_of_rows
-from tests.helpers.models import DICTIONARY, EOS, PAD, keep_float64, make_batch, make_model
+from tests.helpers.models import DICTIONARY, EOS, PAD, RETURNED_GATES, keep_float64, make_batch, make_model
 from tests.helpers.reference_rnnsearch import make_rnnsearch
 
 UNK = DICTIONARY.unk()
@@ -54,7 +54,7 @@ def check_step(found: tuple, expected: tuple, number: int) -> None:
     (logits, extra), (all_logits, all_extra) = found, expected
     assert_close(logits[:, 0], all_logits[:, number])
     assert_close(extra["attn"][0][:, 0], all_extra["attn"][0][:, number])
-    for name in ("gates", "inter_sentence_gates"):
+    for name in RETURNED_GATES:
         assert extra[name].keys() == all_extra[name].keys()
         for layer, gate in extra[name].items():
             assert_close(gate[0], all_extra[name][layer][number])
@@ -66,12 +66,12 @@ def check_step(found: tuple, expected: tuple, number: int) -> None:
 @pytest.mark.parametrize("options", MODELS, ids=str)
 def test_incremental_equals_full_decoding(options: dict[str, Any]) -> None:
     model = make_rnnsearch(**options)
-    expected = model(**INPUT, prev_output_tokens=PREVIOUS, return_gates=True)
+    expected = model(**INPUT, prev_output_tokens=PREVIOUS, returns=RETURNED_GATES)
     encoder_out = model.encoder(**INPUT)
     state: dict[str, Any] = {}
     for step in range(PREVIOUS.size(1)):
         prefix = PREVIOUS[:, : step + 1]
-        found = model.decoder(prefix, encoder_out=encoder_out, incremental_state=state, return_gates=True)
+        found = model.decoder(prefix, encoder_out=encoder_out, incremental_state=state, returns=RETURNED_GATES)
         check_step(found, expected, step)
 
 
@@ -129,9 +129,9 @@ def test_beams_are_reordered(options: dict[str, Any]) -> None:
         model.decoder.reorder_incremental_state_scripting(state, beams)
         encoder_out = model.encoder.reorder_encoder_out(encoder_out, beams)
         shared.append(len(encoder_out["encoder_out"][0]))
-        found = model.decoder(prefixes, encoder_out=encoder_out, incremental_state=state, return_gates=True)
+        found = model.decoder(prefixes, encoder_out=encoder_out, incremental_state=state, returns=RETURNED_GATES)
         inputs = {name: value[rows] for name, value in INPUT.items()}
-        check_step(found, model(**inputs, prev_output_tokens=prefixes, return_gates=True), -1)
+        check_step(found, model(**inputs, prev_output_tokens=prefixes, returns=RETURNED_GATES), -1)
     assert shared == [3, 2, 2, 3]  # annotations are copied for rows only where they have to be
 
 
@@ -214,10 +214,10 @@ def test_features() -> None:
 def test_gates_are_returned_when_asked_for() -> None:
     model = make_rnnsearch("ctxgate_rnnsearch", inter_sentence_gate=True)
     extra = model(**INPUT, prev_output_tokens=PREVIOUS)[1]
-    assert "gates" not in extra and "inter_sentence_gates" not in extra
+    assert "context_gates" not in extra and "inter_sentence_gates" not in extra
     with torch.enable_grad():
-        extra = model(**INPUT, prev_output_tokens=PREVIOUS, return_gates=True)[1]
-    for name, width in (("gates", 7), ("inter_sentence_gates", 8)):
+        extra = model(**INPUT, prev_output_tokens=PREVIOUS, returns=RETURNED_GATES)[1]
+    for name, width in (("context_gates", 7), ("inter_sentence_gates", 8)):
         (gate,) = extra[name].values()
         assert gate.shape == (5, 3, width) and gate.requires_grad
         assert gate.min() > 0 and gate.max() < 1

@@ -34,7 +34,7 @@ from tests.helpers.fairseq_commands import (
     validate,
     write_gate_labels,
 )
-from tests.helpers.models import keep_float64, make_batch, make_task
+from tests.helpers.models import RETURNED_GATES, keep_float64, make_batch, make_task
 from tests.helpers.reference_rnnsearch import make_rnnsearch
 
 # --- the regularizer --------------------------------------------------------------------------------------------------
@@ -68,14 +68,14 @@ def test_regularizer_of_context_gates(kind: str, monkeypatch: pytest.MonkeyPatch
     criterion = task.build_criterion(OmegaConf.create(options)).train()
 
     loss, _, log = criterion(model, LABELLED)
-    (weights,) = model(**LABELLED["net_input"], return_gates=True)[1]["gates"].values()
+    (weights,) = model(**LABELLED["net_input"], returns=RETURNED_GATES)[1]["context_gates"].values()
     plain = LabelSmoothedCrossEntropyCriterion(task, False, 0.1)(model, LABELLED)[0]
     hinge = gate_hinge(weights, LABELLED["gate_labels"]).sum()
     assert float(loss.detach()) == pytest.approx(float((plain + hinge).detach()), rel=1e-5)
 
     gradients = hinge_gradients(model, criterion)
     for name, gradient in gradients.items():
-        if ".context_gate." in name:
+        if ".connection." in name:
             assert gradient.abs().max() > 1e-4, name
         if "output" in name:
             assert gradient.abs().max() < 1e-9, name
@@ -198,10 +198,12 @@ def test_warm_start(trained: Trained, tmp_path: Path) -> None:
         generate(trained.data, checkpoint, *closed), generate(trained.data, trained.checkpoint("plain"))
     )
     parameters = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))["model"]
-    copies = [name for name in parameters if ".preceding_attention." in name]
+    copies = [name for name in parameters if ".inter_sentence.attention." in name]
     assert len(copies) == 4
     for name in copies:
-        assert torch.equal(parameters[name], parameters[name.replace("preceding_attention", "attention")])
+        assert torch.equal(
+            parameters[name], parameters[name.replace("source_parts.inter_sentence.attention", "attention")]
+        )
 
 
 def test_ensemble_with_another_model(trained: Trained) -> None:
@@ -228,5 +230,5 @@ def test_options_on_the_command_line(trained: Trained, tmp_path: Path) -> None:
     state = checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "checkpoint_last.pt"))
     model = state["cfg"]["model"]
     assert model.feedback_attention and model.inter_sentence_gate and str(model.context_gate) == "target"
-    assert state["model"]["decoder.cell.context_gate.from_word.weight"].shape == (64, 32)
+    assert state["model"]["decoder.cell.connection.from_word.weight"].shape == (64, 32)
     assert any(".feedback_proj." in name for name in state["model"])

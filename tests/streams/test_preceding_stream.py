@@ -664,7 +664,7 @@ def test_a_stream_of_another_length(copied: Path, use: Dict[str, Any]) -> None:
 def write_rows(data: Path, rows: Sequence[Sequence[int]]) -> None:
     """A stream with these rows and the right fingerprint."""
     split = Split(data, "train", "de", "en")
-    metadata = {"fingerprint": fingerprint(split, PrecedingSentences.sides)}
+    metadata = {"fingerprint": fingerprint(split, PrecedingSentences.languages)}
     with SideStreamWriter(split.stream_prefix("preceding"), np.int64, metadata) as writer:
         for row in rows:
             writer.add(np.array(row, dtype=np.int64))

@@ -284,7 +284,11 @@ def test_the_target_may_change(tmp_path: Path) -> None:
     [
         ("transformer", {"load_relations": True}, "--load-relations needs an architecture"),
         ("isg_transformer", {"load_relations": True}, "--load-relations needs an architecture"),
-        ("fra_transformer", {"concatenate_preceding": "</s>"}, "--concatenate-preceding does not go with relations"),
+        (
+            "fra_transformer",
+            {"concatenate_preceding": "</s>"},
+            "--concatenate-preceding does not go with the stream 'relation'",
+        ),
         ("transformer", {"relation_extractor": "stanza"}, "--relation-extractor stanza needs a model that reads"),
         ("fra_transformer", {"corenlp_url": "http://a:1"}, "--corenlp-url http://a:1 is .*: give --relation-extractor"),
     ],
@@ -344,7 +348,7 @@ def test_relations_of_lines(post_process: str | None, monkeypatch: pytest.Monkey
         )
     nothing = ["x" * len(mask)] * len(mask)
     for _ in range(2):
-        found = Relations.of_lines(lines_dataset(lines, dictionary), None, config)
+        found = Relations.from_interactive_lines(lines_dataset(lines, dictionary), None, config, config)
         assert [draw(relation_mask(row, len(mask))) for row in found.rows] == [mask, nothing, nothing]
     assert extractor.sentences == words * 2
     build.assert_called_once_with("first-and-last", "en", ["http://a:1", "http://b:2"])
@@ -356,7 +360,9 @@ def test_relations_of_lines_by_corenlp(corenlp_url: str) -> None:
     line = "yesterday , Ba@@ rack Obama was born in Ha@@ wa@@ ii ."
     config = make_task(relation_extractor="corenlp-openie", corenlp_url=corenlp_url).cfg
     config.source_lang = "en"
-    (row, nothing) = Relations.of_lines(lines_dataset([line, ""], make_dictionary([line])), None, config).rows
+    (row, nothing) = Relations.from_interactive_lines(
+        lines_dataset([line, ""], make_dictionary([line])), None, config, config
+    ).rows
     stream._open_extractor.cache_clear()
     mask = relation_mask(row, 13)
     names, place, alone = [2, 3, 4], [8, 9, 10], [1, 11, 12]
@@ -370,7 +376,8 @@ def test_lines_without_an_extractor_have_none(caplog: pytest.LogCaptureFixture) 
     stream._warn_that_there_are_none.cache_clear()
     dictionary = make_dictionary(["a b"])
     for _ in range(3):
-        found = Relations.of_lines(lines_dataset(["a b", "b"], dictionary), None, make_task().cfg)
+        cfg = make_task().cfg
+        found = Relations.from_interactive_lines(lines_dataset(["a b", "b"], dictionary), None, cfg, cfg)
         assert [row.tolist() for row in found.rows] == [[], []]
     assert [record.getMessage() for record in caplog.records] == [
         "no --relation-extractor is given: every line is taken to have no relations"
@@ -380,7 +387,7 @@ def test_lines_without_an_extractor_have_none(caplog: pytest.LogCaptureFixture) 
 def test_an_extractor_that_does_not_exist() -> None:
     config = make_task(relation_extractor="corenlp").cfg
     with pytest.raises(UserError, match="no extractor of relations called 'corenlp'; there are corenlp-openie"):
-        Relations.of_lines(lines_dataset(["a"], make_dictionary(["a"])), None, config)
+        Relations.from_interactive_lines(lines_dataset(["a"], make_dictionary(["a"])), None, config, config)
 
 
 def test_relations_of_lines_from_a_real_server(corenlp_url: str) -> None:
@@ -389,6 +396,8 @@ def test_relations_of_lines_from_a_real_server(corenlp_url: str) -> None:
     dictionary = make_dictionary(["a man sits in the gar@@ den ."])
     config = make_task(relation_extractor="corenlp-openie", corenlp_url=corenlp_url).cfg
     config.source_lang, config.post_process = "en", None
-    found = Relations.of_lines(lines_dataset(["a man sits in the gar@@ den .", "the ."], dictionary), None, config)
+    found = Relations.from_interactive_lines(
+        lines_dataset(["a man sits in the gar@@ den .", "the ."], dictionary), None, config, config
+    )
     stream._open_extractor.cache_clear()
     assert [row.tolist() for row in found.rows] == [[1, 2, 3, 5, 6, END_OF_TUPLE], []]

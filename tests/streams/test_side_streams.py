@@ -14,7 +14,6 @@ from fairseq.data import data_utils
 from fairseq.dataclass import FairseqDataclass
 
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE
-from fairseq_ctxgates.data import STREAMS
 from fairseq_ctxgates.data.data_directory import Split, find_splits, fingerprint
 from fairseq_ctxgates.data.side_stream import SideStream, SideStreamWriter
 from fairseq_ctxgates.errors import UserError
@@ -154,16 +153,16 @@ def test_no_sentence_is_lost(labelled: Path, load_labels: bool, limit: Dict[str,
 # A stream that is not in the package: its rows are read by the model, so they count towards --max-tokens.
 
 
-class Sketches(SideStream):
+class Sketches(SideStream[FairseqDataclass]):
     """Another rendering of the source sentence, beside it in the batch."""
 
     name = "sketch"
     made_by = "make-sketches {data}"
-    sides = ("source",)
+    languages = ("source",)
     Config = FairseqDataclass
 
     @classmethod
-    def is_wanted(cls, config: Any, required: AbstractSet[str]) -> bool:
+    def is_wanted(cls, options: FairseqDataclass, required: AbstractSet[str]) -> bool:
         return True
 
     def num_tokens(self, indices: np.ndarray, tokens: np.ndarray) -> np.ndarray:
@@ -175,7 +174,7 @@ class Sketches(SideStream):
 
 
 def write_sketches(split: Split, rows: List[List[int]]) -> None:
-    metadata = {"fingerprint": fingerprint(split, Sketches.sides)}
+    metadata = {"fingerprint": fingerprint(split, Sketches.languages)}
     with SideStreamWriter(split.stream_prefix("sketch"), np.int32, metadata) as writer:
         for row in rows:
             writer.add(np.array(row))
@@ -186,7 +185,7 @@ def with_sketches(data: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The task with the stream above registered, on data where every tenth sentence has a long sketch."""
     rows = [[number + 1] * (50 if number % 10 == 0 else 3) for number in range(60)]
     write_sketches(find_splits(data, "de", "en")[0], rows)
-    monkeypatch.setattr(context_translation, "STREAMS", (*STREAMS, Sketches))
+    monkeypatch.setattr(context_translation, "STREAMS", (*context_translation.STREAMS, Sketches))
     return setup_task(data)
 
 
@@ -213,7 +212,7 @@ def test_a_stream_of_empty_rows(data: Path, monkeypatch: pytest.MonkeyPatch) -> 
     write_sketches(split, [[] for _ in range(60)])
     task = setup_task(data)
     task.load_dataset("train")
-    stream = Sketches.load([split], [1], task.dataset("train").dataset, task.cfg)
+    stream = Sketches.load([split], [1], task.dataset("train").dataset, task.cfg, task.cfg)
     assert len(stream.rows) == 60
     assert all(stream.rows[number].numel() == 0 for number in range(60))
 

@@ -312,7 +312,7 @@ def test_warm_start(trained: Trained, tmp_path: Path) -> None:
     start = ("--warm-start", trained.plain_checkpoint, "--lr", "0", "--max-update", 1, "--share-all-embeddings")
     train(trained.data, tmp_path, *GATED, *start)
     plain, found = parameters(trained.plain_checkpoint), parameters(tmp_path / "checkpoint_last.pt")
-    gates = {name for name in found if ".context_gate." in name}
+    gates = {name for name in found if ".connection." in name}
     assert len(gates) == 8
     duplicates = re.compile(r"encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)")  # fairseq 0.12.2
     expected = {name: value for name, value in plain.items() if not duplicates.fullmatch(name)}
@@ -341,7 +341,7 @@ def test_warm_start_from_a_checkpoint_of_more_layers(trained: Trained, tmp_path:
 
 def test_gutted_checkpoints_are_refused(trained: Trained, tmp_path: Path) -> None:
     """Resuming and generating stay strict, also about the parameters that a warm start may lack."""
-    lost = "decoder.layers.0.context_gate.fc2.bias"
+    lost = "decoder.layers.0.connection.fc2.bias"
     checkpoint = changed(trained.gated / "checkpoint1.pt", tmp_path / "gutted.pt", lambda model: model.pop(lost))
     with pytest.raises(Exception, match="Cannot load model parameters"):
         train(trained.data, tmp_path, *GATED, "--share-all-embeddings", "--restore-file", checkpoint)
@@ -420,7 +420,7 @@ def test_hydra_with_the_yaml_file_shipped(trained: Trained, tmp_path: Path) -> N
     checkpoint = tmp_path / "saved" / "checkpoint_last.pt"
     model = model_of(checkpoint)
     assert (model.context_gate, model.encoder_layers, model.decoder_layers) == ("interpolate", 3, 2)
-    shape = parameters(checkpoint)["decoder.layers.1.context_gate.fc1.weight"].shape
+    shape = parameters(checkpoint)["decoder.layers.1.connection.fc1.weight"].shape
     assert shape == (512, 2 * 256)
 
 

@@ -126,11 +126,16 @@ def test_all_mechanisms_together(trained: Trained, tmp_path: Path) -> None:
         *("--load-preceding-sentences", "--inter-sentence-gate", "--smoothing", "ccwm", "--smoothing-side", "both"),
     )
     log = train(data, tmp_path / "models", *mechanisms, "--max-epoch", 2)
-    assert "side streams gate, preceding, relation" in log
+    assert "side streams relation, preceding, gate" in log
     losses = [float(entry["train_loss"]) for entry in logged(log, "train")]
     assert losses[1] < losses[0]
     names = checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "models" / "checkpoint_last.pt"))["model"]
-    for part in ("context_gate", "inter_sentence_gate", "relation_fusion", "smoothing"):
+    for part in (
+        "connection.fc1",
+        "source_parts.inter_sentence",
+        "source_parts.relations",
+        "embedding_parts.smoothing",
+    ):
         assert any(part in name for name in names)
     assert len(generate(data, tmp_path / "models" / "checkpoint_last.pt")) == 20
 
@@ -142,13 +147,13 @@ def test_all_mechanisms_together(trained: Trained, tmp_path: Path) -> None:
         ("--decoder-layerdrop", "0.5", "--encoder-layerdrop", "0.5"),
         ("--update-freq", 2),
         ("--encoder-normalize-before", "--decoder-normalize-before", "--relation-fusion", "gate"),
-        ("--relation-operation", "multiply", "--relation-fusion", "linear", "--attention-dropout", "0.1"),
+        ("--relation-mask-operation", "multiply", "--relation-fusion", "linear", "--attention-dropout", "0.1"),
         ("--context-gate", "interpolate"),
         ("--smoothing", "fcwm", "--smoothing-words", "all", "--smoothing-side", "encoder"),
         ("--relation-layers", "all", "--relation-fusion", "concat-gate"),
         *(
             pytest.param(
-                ("--memory-efficient-fp16", "--fp16-init-scale", 4, "--relation-operation", operation),
+                ("--memory-efficient-fp16", "--fp16-init-scale", 4, "--relation-mask-operation", operation),
                 marks=pytest.mark.skipif(torch.__version__ < "2", reason="torch 1.12 multiplies no float16 on the CPU"),
             )
             for operation in ("fill", "multiply")
@@ -323,12 +328,15 @@ def test_interactive_without_an_extractor_has_no_relations(trained: Trained, tmp
     [
         ((*PLAIN, "--load-relations"), "--load-relations needs an architecture.*fra_transformer"),
         ((*FRA, "--relation-fusion", "none"), "--load-relations needs an architecture"),
-        ((*FRA, "--concatenate-preceding", "</s>"), "--concatenate-preceding does not go with relations"),
+        ((*FRA, "--concatenate-preceding", "</s>"), "--concatenate-preceding does not go with the stream 'relation'"),
         ((*FRA, "--relation-layers", "3"), "--relation-layers 3: the model has layers 1 to 2"),
         ((*FRA, "--relation-fusion", "linear", "--relation-lambda", "2"), "--relation-lambda 2.0.*between 0 and 1"),
         ((*FRA, "--relation-fusion", "sum"), "invalid choice: 'sum'"),
         ((*FRA, "--relation-mask", "tuple"), "invalid choice: 'tuple'"),
-        (("--arch", "context_transformer_tiny", *SMOOTHED, "--relation-operation", "multiply"), "--relation-fusion"),
+        (
+            ("--arch", "context_transformer_tiny", *SMOOTHED, "--relation-mask-operation", "multiply"),
+            "--relation-fusion",
+        ),
         (("--arch", "isg_transformer_tiny", *SMOOTHED, "--separate-relation-attention"), "--relation-fusion"),
         ((*FRA, "--task", "translation"), "--task context_translation|unrecognized arguments: --load-relations"),
         (("--arch", "fra_transformer_tiny", *SMOOTHED, "--task", "translation"), "--task context_translation"),

@@ -83,11 +83,11 @@ def test_all_mechanisms_together(trained: Trained, tmp_path: Path) -> None:
     gates = (*GATED, "--inter-sentence-gate", "--inter-sentence-layers", "2", "--regularized-layers", "1")
     smoothing = ("--smoothing", "ccwm", "--smoothing-side", "both", "--smoothing-words", "all")
     log = train(trained.data, tmp_path, *gates, *smoothing, "--load-preceding-sentences", "--max-epoch", 1)
-    assert "side streams gate, preceding" in log
+    assert "side streams preceding, gate" in log
     assert float(logged(log)[-1]["gate_loss"]) > 0
     model = checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "checkpoint_last.pt"))["model"]
     gated = {name.split(".")[2] for name in model if "context_gate" in name}
-    assert gated == {"0", "1"} and {name.split(".")[2] for name in model if "inter_sentence_gate" in name} == {"1"}
+    assert gated == {"0", "1"} and {name.split(".")[2] for name in model if ".inter_sentence." in name} == {"1"}
     assert len(generate(trained.data, tmp_path / "checkpoint_last.pt")) == 20
 
 
@@ -95,7 +95,7 @@ def test_a_flag_that_the_preset_sets_may_be_given(trained: Trained, tmp_path: Pa
     train(trained.data, tmp_path, *ISG, "--inter-sentence-gate", "--max-update", 1)
     state = checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "checkpoint_last.pt"))
     assert state["cfg"]["model"].inter_sentence_gate
-    assert any("inter_sentence_gate" in name for name in state["model"])
+    assert any(".inter_sentence." in name for name in state["model"])
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_generate_concatenates_as_training_did(trained: Trained) -> None:
         ((*ISG, "--concatenate-preceding", "</s>"), "--concatenate-preceding is for architectures without"),
         ((*PLAIN, "--concatenate-preceding", "|||"), r"--concatenate-preceding \|\|\|: the source dictionary does not"),
         ((*PLAIN, "--preceding-max-length", "50"), "--preceding-max-length need preceding sentences"),
-        ((*ISG, "--preceding-length-ratio", "0.5"), "a ratio is 1 or more"),
+        ((*ISG, "--preceding-length-ratio", "0.5"), "must be 0 \\(off\\) or at least 1"),
         ((*ISG, "--inter-sentence-layers", "3"), "--inter-sentence-layers 3: the model has layers 1 to 2"),
         ((*ISG, "--preceding-max-length", "0.5"), "invalid int value|--preceding"),
         ((*ISG, "--preceding-length-ratio", "1", "--preceding-max-length", "1"), "leave no sentence"),

@@ -1,0 +1,22 @@
+"""The options of one dataclass out of fairseq's configuration, which holds those of many."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from enum import Enum
+from typing import Type, TypeVar
+
+from fairseq.dataclass import FairseqDataclass
+
+Options = TypeVar("Options", bound=FairseqDataclass)
+
+
+def options_from(config: Type[Options], values: object) -> Options:
+    """The options of a dataclass, taken from an object that has them among others; enumerations as plain strings."""
+    given = {option.name: getattr(values, option.name) for option in fields(config) if option.name != "_name"}
+    return config(**{name: plain(value) for name, value in given.items()})
+
+
+def plain(value: object) -> object:
+    """An option's value, of fairseq's ``ChoiceEnum`` values the string: forks of fairseq call string methods on it."""
+    return str(value) if isinstance(value, Enum) else value

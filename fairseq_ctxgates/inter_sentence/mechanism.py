@@ -1,0 +1,110 @@
+"""The inter-sentence gate (ISG; Kuang and Xiong 2018) as a mechanism: its options and its place in a model."""
+
+from dataclasses import dataclass, field
+from typing import Callable, Dict, Optional, Tuple
+
+import torch
+from fairseq import utils
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.modules import MultiheadAttention
+from torch import Tensor
+
+from fairseq_ctxgates.inter_sentence.concatenated_sentences import ConcatenatedSentences
+from fairseq_ctxgates.inter_sentence.gate import PrecedingContext, RecurrentInterSentenceGate
+from fairseq_ctxgates.inter_sentence.preceding_sentences import NULL_LENGTH, PrecedingSentences
+from fairseq_ctxgates.inter_sentence.random_context import sentence_keys
+from fairseq_ctxgates.layer_list import parse_layers
+from fairseq_ctxgates.mechanism import RNNSEARCH, TRANSFORMER, EncoderInput, Mechanism
+from fairseq_ctxgates.parts import RecurrentWidths, TransformerOptions
+
+AblationChoice = ChoiceEnum(["none", "null", "closed", "random"])
+
+
+@dataclass
+class InterSentenceGateConfig(FairseqDataclass):
+    """The options, the same on both backbones."""
+
+    inter_sentence_gate: bool = field(
+        default=False,
+        metadata={
+            "help": "attend to the preceding source sentence as well, and let it in through a gate (Kuang and Xiong "
+            "2018); the data directory needs the stream of `ctxgates preceding-sentences`"
+        },
+    )
+    inter_sentence_layers: str = field(
+        default="all", metadata={"help": "the decoder layers with that gate: all, 6 or 1,3-5"}
+    )
+    inter_sentence_ablation: AblationChoice = field(  # type: ignore[valid-type]
+        default="none",
+        metadata={
+            "help": "what to take from that mechanism, to see what it does: every preceding sentence is NULL (null), "
+            "the gate z is 0 (closed), or the preceding sentence's context is random (random)"
+        },
+    )
+
+
+class InterSentence(Mechanism[InterSentenceGateConfig]):
+    """Attention over the preceding source sentence, let into the source context through a gate."""
+
+    name = "inter_sentence"
+    configs = {TRANSFORMER: InterSentenceGateConfig, RNNSEARCH: InterSentenceGateConfig}
+    switch = "inter_sentence_gate"
+    architectures = {
+        TRANSFORMER: {"isg_transformer": {"inter_sentence_gate": True}},
+        RNNSEARCH: {"isg_rnnsearch": {"inter_sentence_gate": True, "feedback_attention": True}},
+    }
+    streams = (PrecedingSentences, ConcatenatedSentences)
+
+    def check(self) -> None:
+        self.layers  # noqa: B018  raises UserError for layers that the model does not have
+
+    @property
+    def layers(self) -> Tuple[int, ...]:
+        """The decoder layers with the gate, from 1 at the bottom."""
+        return parse_layers(self.options.inter_sentence_layers, self.num_layers, "--inter-sentence-layers")
+
+    @property
+    def required_streams(self) -> Tuple[str, ...]:
+        return (PrecedingSentences.name,)
+
+    def sentences(self, given: EncoderInput) -> Dict[str, Tensor]:
+        """The preceding sentences, none under the ablation ``random``."""
+        preceding = preceding_input(given, self.options.inter_sentence_ablation)
+        return {} if self.options.inter_sentence_ablation == "random" else {"preceding": preceding}
+
+    def tensors(self, given: EncoderInput) -> Dict[str, Tensor]:
+        """Under the ablation ``random`` a key for each sentence, (batch,)."""
+        if self.options.inter_sentence_ablation != "random":
+            return {}
+        return {"sentence_keys": sentence_keys(given.source, given.dictionary.pad())}
+
+    def source_part(
+        self, number: int, options: TransformerOptions, new_attention: Callable[[], MultiheadAttention]
+    ) -> Optional[PrecedingContext]:
+        if number not in self.layers:
+            return None
+        return PrecedingContext(number, options.decoder.embed_dim, new_attention(), self.is_closed)
+
+    def recurrent_source_part(self, widths: RecurrentWidths) -> RecurrentInterSentenceGate:
+        return RecurrentInterSentenceGate(widths, self.is_closed)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether an ablation holds the gate at 0."""
+        return self.options.inter_sentence_ablation == "closed"
+
+
+def preceding_input(given: EncoderInput, ablation: str) -> Tensor:
+    """The preceding sentences as a model encodes them, (batch, length): with the ablation ``null`` each is (eos, eos,
+    eos), as before a document's first sentence. A sentence longer than the encoder's positions is cut at its beginning.
+
+    Raises:
+        ValueError: the batch has none.
+    """
+    tokens, dictionary = given.require("preceding_tokens"), given.dictionary
+    if ablation == "null":
+        return torch.full_like(tokens[:, :1], dictionary.eos()).repeat(1, NULL_LENGTH)
+    if tokens.size(1) > given.max_positions:
+        tokens = utils.convert_padding_direction(tokens, dictionary.pad(), right_to_left=True)
+        tokens = tokens[:, -given.max_positions :]
+    return tokens

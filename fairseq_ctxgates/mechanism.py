@@ -1,0 +1,185 @@
+"""What a mechanism is: facts that the models, the task and the command line follow from, each stated once."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Callable, ClassVar, Collection, Dict, Generic, Mapping, NamedTuple, Optional, Tuple, Type
+
+from fairseq.criterions import FairseqCriterion
+from fairseq.data import Dictionary
+from fairseq.dataclass import FairseqDataclass
+from fairseq.modules import MultiheadAttention
+from torch import Tensor
+
+from fairseq_ctxgates.configuration import Options, options_from
+from fairseq_ctxgates.data.side_stream import SideStream
+from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.parts import (
+    Connection,
+    EmbeddingPart,
+    RecurrentConnection,
+    RecurrentSourcePart,
+    RecurrentWidths,
+    SourceContextPart,
+    TransformerOptions,
+)
+
+TRANSFORMER, RNNSEARCH = "transformer", "rnnsearch"  # the backbones
+Defaults = Mapping[str, object]  # of options, by name
+
+
+class EncoderInput(NamedTuple):
+    """What an encoder is given.
+
+    ``source``: the source sentences, (batch, source length). ``inputs``: what side streams added to ``net_input``, by
+    name. ``max_positions``: how many tokens the encoder can read.
+    """
+
+    source: Tensor
+    inputs: Mapping[str, Tensor]
+    dictionary: Dictionary
+    max_positions: int
+
+    def require(self, name: str) -> Tensor:
+        """An input by its name; ValueError when the batch has none."""
+        if self.inputs.get(name) is None:
+            raise ValueError(f"net_input has no {name}: is this the task context_translation?")
+        return self.inputs[name]
+
+
+class Mechanism(Generic[Options]):
+    """A way of telling a model how much to trust a context.
+
+    A subclass states the facts as class attributes and overrides the methods for the places it takes in a model. An
+    instance belongs to one model and has that model's options.
+
+    Attributes:
+        name: of its parts in a model, and so in the names of their parameters
+        configs: the options it gives the architectures of a backbone, by backbone; it is offered on no other one
+        switch: the option that turns it on, which is False or "none" when it is off
+        architectures: the architectures it gives, by backbone and by name, as defaults that differ
+        streams: every side stream that it may read; the task has their options
+        criterions: the criterions that it comes with, registered with fairseq
+
+    Args:
+        options: the mechanism's options, plain strings where fairseq has ``ChoiceEnum`` values
+        num_layers: the number of decoder layers
+
+    Raises:
+        UserError: options contradict each other, or would do nothing.
+    """
+
+    name: ClassVar[str]
+    configs: ClassVar[Mapping[str, Type[FairseqDataclass]]]
+    switch: ClassVar[str]
+    architectures: ClassVar[Mapping[str, Mapping[str, Defaults]]] = {}
+    streams: ClassVar[Tuple[Type[SideStream], ...]] = ()
+    criterions: ClassVar[Tuple[Type[FairseqCriterion], ...]] = ()
+
+    def __init__(self, options: Options, num_layers: int) -> None:
+        self.options = options
+        self.num_layers = num_layers
+        if self.is_on:
+            self.check()
+        else:
+            self._refuse_options()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the model has this mechanism."""
+        return getattr(self.options, self.switch) not in (False, None, "none")
+
+    def check(self) -> None:
+        """Raise UserError where options contradict each other, or would do nothing."""
+
+    def _refuse_options(self) -> None:
+        """Raise UserError for an option that would do nothing, because the mechanism is off."""
+        for option in fields(self.options):
+            value = getattr(self.options, option.name)
+            if option.name not in (self.switch, "_name") and value != option.default:
+                named = [name for of_backbone in self.architectures.values() for name in of_backbone]
+                raise UserError(
+                    f"--{option.name.replace('_', '-')} {value} needs --{self.switch.replace('_', '-')}, which "
+                    f"--arch {named[0]} sets"
+                )
+
+    # --- the side streams
+
+    @property
+    def required_streams(self) -> Tuple[str, ...]:
+        """The names of the side streams that the model's input needs."""
+        return ()
+
+    @property
+    def unread_streams(self) -> Tuple[str, ...]:
+        """The names of side streams that an ablation leaves unread; options of the task may ask for them all the
+        same."""
+        return ()
+
+    # --- the encoder
+
+    def encoder_attention(self) -> Optional[Type[MultiheadAttention]]:
+        """The class of the encoder's self-attention, if not fairseq's."""
+        return None
+
+    def source_masks(self, given: EncoderInput) -> Dict[str, Tensor]:
+        """Masks under which the source is encoded once more, (batch, source length, source length), true where a
+        position may see another. The encoding named ``x`` is added as ``x_out``."""
+        return {}
+
+    def sentences(self, given: EncoderInput) -> Dict[str, Tensor]:
+        """Further sentences to encode, (batch, length), padded. The encoding of those named ``x`` is added as ``x_out``
+        and ``x_padding_mask``."""
+        return {}
+
+    def tensors(self, given: EncoderInput) -> Dict[str, Tensor]:
+        """Tensors that are added to the encoder's output as they are, (batch, ...); beams reorder the first dimension.
+        Their names do not end in ``_out`` or ``_padding_mask``, as those of encodings do."""
+        return {}
+
+    # --- the parts, None in a place where the mechanism has none
+
+    def embedding_part(
+        self, stack: str, embed_dim: int, dictionary: Dictionary, embed_scale: float
+    ) -> Optional[EmbeddingPart]:
+        """The part for the embeddings of ``encoder`` or ``decoder``, which the model multiplies by ``embed_scale``
+        later."""
+        return None
+
+    def source_part(
+        self, number: int, options: TransformerOptions, new_attention: Callable[[], MultiheadAttention]
+    ) -> Optional[SourceContextPart]:
+        """The part for the source context of a Transformer's decoder layer, numbered from 1 at the bottom.
+        ``new_attention`` makes attention like the layer's own, with new parameters."""
+        return None
+
+    def connection(self, number: int, options: TransformerOptions) -> Optional[Connection]:
+        """The part that connects target and source context in a Transformer's decoder layer."""
+        return None
+
+    def recurrent_source_part(self, widths: RecurrentWidths) -> Optional[RecurrentSourcePart]:
+        """The part for the source context of RNNSearch's cell."""
+        return None
+
+    def recurrent_connection(self, widths: RecurrentWidths) -> Optional[RecurrentConnection]:
+        """The part that connects target and source context in RNNSearch's cell."""
+        return None
+
+
+def build_mechanisms(
+    mechanisms: Collection[Type[Mechanism]], backbone: str, values: object, num_layers: int
+) -> Tuple[Mechanism, ...]:
+    """The mechanisms that the options of a model turn on.
+
+    Args:
+        values: has all options of the model as attributes
+
+    Raises:
+        UserError: options contradict each other, or would do nothing.
+    """
+    built = [
+        mechanism(options_from(mechanism.configs[backbone], values), num_layers)
+        for mechanism in mechanisms
+        if backbone in mechanism.configs
+    ]
+    return tuple(mechanism for mechanism in built if mechanism.is_on)

@@ -1,0 +1,40 @@
+"""The one list of mechanisms. Models, task and command line get them from here, and name none."""
+
+from __future__ import annotations
+
+import sys
+from typing import List, Tuple, Type
+
+from fairseq_ctxgates.context_gates.mechanism import ContextGates
+from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.inter_sentence.mechanism import InterSentence
+from fairseq_ctxgates.mechanism import Mechanism
+from fairseq_ctxgates.relations.mechanism import FactualRelations
+from fairseq_ctxgates.smoothing.mechanism import EmbeddingSmoothing
+
+# In the order in which their parts are applied.
+MECHANISMS: Tuple[Type[Mechanism], ...] = (EmbeddingSmoothing, FactualRelations, InterSentence, ContextGates)
+
+_own: List[Type[Mechanism]] = []
+
+
+def all_mechanisms() -> Tuple[Type[Mechanism], ...]:
+    """The four papers' mechanisms, then those of :func:`register_mechanism`."""
+    return (*MECHANISMS, *_own)
+
+
+def register_mechanism(mechanism: Type[Mechanism]) -> None:
+    """Add a mechanism of your own to every architecture of its backbones, before they are registered with fairseq.
+
+    A ``--user-dir`` calls this for each of its mechanisms, and then imports :mod:`fairseq_ctxgates.models` and
+    :mod:`fairseq_ctxgates.tasks`.
+
+    Raises:
+        UserError: the architectures are registered already.
+    """
+    if "fairseq_ctxgates.models" in sys.modules or "fairseq_ctxgates.tasks" in sys.modules:
+        raise UserError(
+            f"{mechanism.__name__} is registered too late: call register_mechanism before fairseq_ctxgates.models and "
+            f"fairseq_ctxgates.tasks are imported"
+        )
+    _own.append(mechanism)

@@ -1,0 +1,206 @@
+"""What the models of both backbones share: their mechanisms, and the way of the data through them."""
+
+from __future__ import annotations
+
+from typing import (
+    Any,
+    ClassVar,
+    Collection,
+    Dict,
+    List,
+    Mapping,
+    Optional,
+    Protocol,
+    Tuple,
+    Type,
+    runtime_checkable,
+)
+
+from fairseq.data import Dictionary
+from fairseq.dataclass import FairseqDataclass
+from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.models import FairseqEncoderDecoderModel, FairseqIncrementalDecoder
+from torch import Tensor, nn
+
+from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.mechanism import EncoderInput, Mechanism
+from fairseq_ctxgates.modules.attention import IncrementalState
+from fairseq_ctxgates.parts import EmbeddingPart, P, Part, Parts
+
+EncoderOut = Dict[str, List[Tensor]]  # fairseq's: each entry is in a list, which may be empty
+Extra = Dict[str, Any]  # what a decoder returns beside its features
+
+
+@runtime_checkable
+class LoadsSideStreams(Protocol):
+    """A task that gives a model the side streams which it requires."""
+
+    def required_streams(self) -> Collection[str]:
+        """The names of the streams that the models at hand require."""
+
+
+class ContextDecoder(FairseqIncrementalDecoder):
+    """A decoder that can leave positions out of its output layer, and returns what its parts return.
+
+    A subclass has ``extract_features``.
+    """
+
+    def forward(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: EncoderOut,
+        incremental_state: Optional[IncrementalState] = None,
+        features_only: bool = False,
+        output_positions: Optional[Tensor] = None,
+        **arguments: Any,
+    ) -> Tuple[Tensor, Extra]:
+        """
+        Args:
+            prev_output_tokens: (batch, target length); with an incremental state, only the last one is decoded
+            encoder_out: from the encoder
+            features_only: leave the output layer out
+            output_positions: a mask, (batch, target length): only the P positions it selects go through the output
+                layer, in the order of the batch
+            arguments: for ``extract_features``
+
+        Returns:
+            logits, (batch, target length, vocabulary) or (P, vocabulary), and the dictionary of ``extract_features``
+        """
+        x, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state, **arguments)
+        if output_positions is not None:
+            x = x[output_positions]
+        return (x if features_only else self.output_layer(x)), extra
+
+
+class ContextModel(FairseqEncoderDecoderModel):
+    """A translation model with the mechanisms that its options turn on.
+
+    A subclass sets ``mechanisms`` and ``Config``; its encoder takes the inputs of side streams by keyword, its decoder
+    is a :class:`ContextDecoder` whose ``parts`` are by layer.
+    """
+
+    Config: ClassVar[Type[FairseqDataclass]]
+    mechanisms: Tuple[Mechanism, ...]
+
+    @classmethod
+    def add_args(cls, parser: Any) -> None:
+        """Add the architectures' options to the command line. Defaults come from each preset; a parser default would
+        turn a preset's store_true flag into store_false."""
+        gen_parser_from_dataclass(parser, cls.Config(), delete_default=True)
+
+    def forward(
+        self, src_tokens: Tensor, src_lengths: Optional[Tensor], prev_output_tokens: Tensor, **arguments: Any
+    ) -> Tuple[Tensor, Extra]:
+        """
+        Args:
+            src_tokens: (batch, source length)
+            src_lengths: (batch,)
+            prev_output_tokens: (batch, target length)
+            arguments: the inputs of side streams for the encoder, by name; all else is for the decoder
+
+        Returns:
+            logits, (batch, target length, vocabulary), and the dictionary of the decoder
+        """
+        inputs = {name: arguments.pop(name) for name in self.input_names if name in arguments}
+        return_all_hiddens = arguments.pop("return_all_hiddens", True)
+        encoder_out = self.encoder(src_tokens, src_lengths, return_all_hiddens=return_all_hiddens, **inputs)
+        return self.decoder(prev_output_tokens, encoder_out=encoder_out, **arguments)
+
+    @property
+    def input_names(self) -> Tuple[str, ...]:
+        """The names of the inputs that the side streams of the model's mechanisms add to a batch."""
+        streams = [stream for mechanism in self.mechanisms for stream in mechanism.streams]
+        return tuple(name for stream in streams for name in stream.inputs)
+
+    @property
+    def required_streams(self) -> Tuple[str, ...]:
+        """The names of the side streams that the model's input needs."""
+        return tuple(name for mechanism in self.mechanisms for name in mechanism.required_streams)
+
+    @property
+    def unread_streams(self) -> Tuple[str, ...]:
+        """The names of the side streams that an ablation leaves unread; options of training may ask for them."""
+        return tuple(name for mechanism in self.mechanisms for name in mechanism.unread_streams)
+
+    def check_task(self, task: object) -> None:
+        """Raise UserError unless the task can load the side streams that the model requires."""
+        if self.required_streams and not isinstance(task, LoadsSideStreams):
+            raise UserError(
+                f"this architecture reads side streams ({', '.join(self.required_streams)}): give --task "
+                f"context_translation, which loads them"
+            )
+
+    def layers_that_return(self, name: str) -> Tuple[int, ...]:
+        """The decoder layers, from 1 at the bottom, with a part that can return gates or attention of this name."""
+        return tuple(layer for layer, names in self.decoder.returns.items() if name in names)
+
+    def own_parameters(self) -> Dict[str, Optional[str]]:
+        """The mechanisms' own parameters, which a plain model's checkpoint does not have: by their names the names of
+        those that they copy in a warm start, or None."""
+        sources: Dict[str, Optional[str]] = {}
+        modules = dict(self.named_modules())
+        for path, part in modules.items():
+            if isinstance(part, Part):
+                host = _parent(modules, path)
+                for name, _ in part.named_parameters():
+                    sources[f"{path}.{name}"] = _warm_start_source(part, name, host)
+        return sources
+
+
+def _parent(modules: Mapping[str, nn.Module], path: str) -> str:
+    """The path of the module that a part stands in; containers of parts do not count."""
+    parent = path.rpartition(".")[0]
+    return _parent(modules, parent) if isinstance(modules[parent], (nn.ModuleDict, nn.ModuleList)) else parent
+
+
+def _warm_start_source(part: Part, parameter: str, host: str) -> Optional[str]:
+    """The name of the parameter that a part's parameter copies in a warm start, or None."""
+    for module, source in part.warm_start_source.items():
+        if parameter.startswith(f"{module}."):
+            return f"{host}.{source}{parameter[len(module) :]}"
+    return None
+
+
+def further_encodings(
+    mechanisms: Collection[Mechanism], given: EncoderInput
+) -> Tuple[Dict[str, Tensor], Dict[str, Tensor], EncoderOut]:
+    """What the mechanisms add to the encoder's work: masks under which the source is encoded once more, further
+    sentences to encode, and tensors for the encoder's output, each by name; see :class:`Mechanism`."""
+    masks: Dict[str, Tensor] = {}
+    sentences: Dict[str, Tensor] = {}
+    tensors: EncoderOut = {}
+    for mechanism in mechanisms:
+        masks.update(mechanism.source_masks(given))
+        sentences.update(mechanism.sentences(given))
+        tensors.update({name: [tensor] for name, tensor in mechanism.tensors(given).items()})
+    return masks, sentences, tensors
+
+
+def added_tensors(encoder_out: EncoderOut, of_fairseq: Collection[str]) -> Dict[str, Tensor]:
+    """The tensors in an encoder's output that mechanisms added, by name."""
+    return {name: entry[0] for name, entry in encoder_out.items() if name not in of_fairseq and entry}
+
+
+def the_only_one(parts: Collection[Optional[P]], default: P) -> P:
+    """The one part that mechanisms give for a place that has room for one, or the default.
+
+    Raises:
+        UserError: two mechanisms give one.
+    """
+    given = [part for part in parts if part is not None]
+    if len(given) > 1:
+        names = " and ".join(type(part).__name__ for part in given)
+        raise UserError(f"{names} cannot be in one model, because both connect source and target: turn one off")
+    return given[0] if given else default
+
+
+def embedding_parts(
+    mechanisms: Collection[Mechanism],
+    stack: str,
+    embed_tokens: nn.Embedding,
+    dictionary: Dictionary,
+    embed_scale: float = 1.0,
+) -> Parts[EmbeddingPart]:
+    """The mechanisms' parts for the embeddings of ``encoder`` or ``decoder``, by the mechanism's name."""
+    width = embed_tokens.embedding_dim
+    return Parts({one.name: one.embedding_part(stack, width, dictionary, embed_scale) for one in mechanisms})

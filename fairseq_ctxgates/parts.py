@@ -1,0 +1,304 @@
+"""The parts that mechanisms add to a model, by their place in it.
+
+There are three places: the embeddings, the source context of a decoder layer, and the connection of source and target
+context. The recurrent decoder of RNNSearch has the last two in its cell, in a form in which everything that does not
+depend on the state is computed before the first step.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import (
+    ClassVar,
+    Collection,
+    Dict,
+    Generic,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Protocol,
+    Sequence,
+    Tuple,
+    TypeVar,
+)
+
+import torch
+from fairseq.modules import MultiheadAttention
+from torch import Tensor, nn
+
+from fairseq_ctxgates.modules.additive_attention import AttentionMemory
+from fairseq_ctxgates.modules.attention import EncodedSentence, IncrementalState
+from fairseq_ctxgates.modules.norm_order import SublayerNorm
+
+Returned = Dict[str, Tensor]  # gates and attention weights that a part gives beside its result, by name
+
+
+class Part(nn.Module, ABC):
+    """A module that a mechanism adds to a model; its parameters are the mechanism's own.
+
+    ``gates`` and ``attentions`` name what the part can return beside its result: the values of gates and
+    the weights of attention. ``warm_start_source`` names, for a module of the part, the module beside the part (of
+    the same decoder layer) that it copies in a warm start.
+    """
+
+    gates: ClassVar[Tuple[str, ...]] = ()
+    attentions: ClassVar[Tuple[str, ...]] = ()
+    warm_start_source: ClassVar[Mapping[str, str]] = {}
+
+    @property
+    def returns(self) -> Tuple[str, ...]:
+        """The names of all that the part can return beside its result."""
+        return (*self.gates, *self.attentions)
+
+
+P = TypeVar("P", bound=Part)
+
+
+class Parts(nn.ModuleDict, Generic[P]):
+    """The parts for one place, by the names of their mechanisms, in the order in which they are applied.
+
+    Args:
+        parts: None for a mechanism that has no part in this place
+    """
+
+    def __init__(self, parts: Mapping[str, Optional[P]]) -> None:
+        super().__init__({name: part for name, part in parts.items() if part is not None})
+
+    def named(self) -> List[Tuple[str, P]]:
+        """The name and the part of each mechanism."""
+        return list(self.items())  # type: ignore[arg-type]
+
+    def in_order(self) -> List[P]:
+        """The parts."""
+        return [part for _, part in self.named()]
+
+
+# --- the embeddings
+
+
+class EmbeddingPart(Part):
+    """Changes the embeddings of the encoder or of the decoder. ``history`` is how many earlier tokens it reads."""
+
+    history: int = 0
+
+    @abstractmethod
+    def forward(self, embeddings: Tensor, tokens: Tensor, length: int) -> Tensor:
+        """
+        Args:
+            embeddings: (batch, tokens, embed dim)
+            tokens: their tokens, (batch, tokens)
+            length: how many tokens are asked for, which are the last ones
+
+        Returns:
+            the embeddings of the last tokens, (batch, length, embed dim)
+        """
+
+
+def embed_words(
+    embed_tokens: nn.Module, tokens: Tensor, parts: Sequence[EmbeddingPart], last_only: bool = False
+) -> Tensor:
+    """Embeddings of tokens, changed by each part in turn, (batch, length, embed dim).
+
+    Args:
+        embed_tokens: the table
+        tokens: (batch, length)
+        last_only: return the last token only, (batch, 1, embed dim), as incremental decoding needs it
+    """
+    history = [part.history for part in parts]
+    length = 1 + sum(history) if last_only else tokens.size(1)
+    tokens = tokens[:, -length:]
+    embeddings: Tensor = embed_tokens(tokens.contiguous())
+    for number, part in enumerate(parts, start=1):
+        wanted = min(tokens.size(1), 1 + sum(history[number:])) if last_only else tokens.size(1)
+        embeddings = part(embeddings, tokens[:, -embeddings.size(1) :], wanted)
+    return embeddings
+
+
+# --- the Transformer's decoder layer
+
+
+class LayerInput(NamedTuple):
+    """What a decoder layer reads beside the target context.
+
+    ``sentence``: h, the encoded source sentence, which ``attention`` of the layer attends to. ``added``: the tensors
+    that mechanisms added to the encoder's output, by name. ``first_step``: the number of the first target position,
+    from 0. ``returns``: the names of what parts shall return.
+    """
+
+    sentence: EncodedSentence
+    attention: nn.Module
+    added: Mapping[str, Tensor]
+    first_step: int
+    incremental_state: Optional[IncrementalState]
+    returns: Collection[str]
+
+
+class SourceContextPart(Part):
+    """Changes the source context of a decoder layer."""
+
+    @abstractmethod
+    def forward(self, query: Tensor, source: Tensor, given: LayerInput) -> Tuple[Tensor, Returned]:
+        """
+        Args:
+            query: what attention reads of the target context, (target length, batch, embed dim)
+            source: the source context, of the same shape
+
+        Returns:
+            the new source context, of the same shape, and what the part returns beside it
+        """
+
+    def reorder_kept(
+        self, incremental_state: IncrementalState, new_order: Tensor, attention: MultiheadAttention
+    ) -> None:
+        """Reorder the rows of what the part itself keeps between decoding steps. fairseq reorders what modules keep
+        under their own name."""
+
+
+class Connection(Part):
+    """Connects target and source context in a decoder layer."""
+
+    @abstractmethod
+    def forward(
+        self, target: Tensor, source: Tensor, target_input: Tensor, norm: SublayerNorm
+    ) -> Tuple[Tensor, Returned]:
+        """
+        Args:
+            target: t, (target length, batch, embed dim)
+            source: the source context after dropout, before normalisation, of the same shape
+            target_input: what sublayers read of t, of the same shape
+            norm: the layer normalisation of this sublayer
+
+        Returns:
+            u, what the feed-forward sublayer reads, of the same shape, and what the part returns beside it
+        """
+
+
+class ResidualConnection(Connection):
+    """The residual connection of the plain Transformer."""
+
+    def forward(
+        self, target: Tensor, source: Tensor, target_input: Tensor, norm: SublayerNorm
+    ) -> Tuple[Tensor, Returned]:
+        return norm.add(target, source), {}
+
+
+# --- RNNSearch's recurrent cell
+
+
+class RecurrentWidths(NamedTuple):
+    """The widths of an embedding y_{t-1}, of the state s_t and of a context c_t."""
+
+    word: int
+    state: int
+    context: int
+
+
+class RecurrentPart(Part):
+    """A part of the recurrent cell. It reads the word before each step, and is given its terms in each step."""
+
+    def step_inputs(self, words: Tensor, added: Mapping[str, Tensor], first_step: int) -> Optional[Tensor]:
+        """What the part reads in each step and is known before the first one.
+
+        Args:
+            words: y_{t-1} of each step, (target length, rows, word dim)
+            added: the tensors that mechanisms added to the encoder's output, by name, a row each
+            first_step: the number of the first step, from 0
+
+        Returns:
+            (target length, rows, any width), or None
+        """
+        return None
+
+
+class RecurrentSourcePart(RecurrentPart):
+    """Changes the source context of each step."""
+
+    def read(self, added: Mapping[str, Tensor]) -> Optional[AttentionMemory]:
+        """What the part attends to in every step, from the tensors that mechanisms added to the encoder's output."""
+        return None
+
+    def context_terms(self, context: Tensor) -> Tensor:
+        """The linear map by which the part reads a context, (..., any width) from (..., context dim)."""
+        return context
+
+    @abstractmethod
+    def forward(
+        self,
+        previous: Tensor,
+        query: Tensor,
+        source: Tensor,
+        given: Optional[Tensor],
+        memory: Optional[AttentionMemory],
+    ) -> Tuple[Tensor, Returned]:
+        """
+        Args:
+            previous: s_{t-1}, (rows, state dim)
+            query: the state that attention reads, (rows, state dim)
+            source: :meth:`context_terms` of the source context, (rows, any width)
+            given: of this step, from :meth:`step_inputs`
+            memory: from :meth:`read`
+
+        Returns:
+            the new source context, (rows, context dim), and what the part returns beside it, (rows, any width) each
+        """
+
+
+class RecurrentConnection(RecurrentPart):
+    """Connects target and source context in the recurrent unit. This one, the plain one, leaves them as they are."""
+
+    def source_terms(self, context_proj: nn.Module, context: Tensor) -> Tensor:
+        """The terms of the source context, C c first, (..., any width), of contexts, (..., context dim)."""
+        terms: Tensor = context_proj(context)
+        return terms
+
+    def forward(
+        self, previous: Tensor, given: Optional[Tensor], source: Tensor, targets: Sequence[Tensor]
+    ) -> Tuple[Tensor, List[Tensor], Returned]:
+        """
+        Args:
+            previous: s_{t-1}, (rows, state dim)
+            given: of this step, from :meth:`step_inputs`
+            source: from :meth:`source_terms`
+            targets: the terms of the target context, such as U s_{t-1}, (rows, 3 · state dim) each
+
+        Returns:
+            C c_t and the terms of the target context, scaled, each (rows, 3 · state dim), and what the part returns
+            beside them
+        """
+        return source, list(targets), {}
+
+
+# --- what parts read of a Transformer's options
+
+
+class StackOptions(Protocol):
+    """Of the encoder or of the decoder."""
+
+    embed_dim: int
+    ffn_embed_dim: int
+    attention_heads: int
+    layers: int
+
+
+class QuantNoiseOptions(Protocol):
+    """Quantization noise."""
+
+    pq: float
+    pq_block_size: int
+
+
+class TransformerOptions(Protocol):
+    """fairseq's ``TransformerConfig``, as far as parts read it."""
+
+    encoder: StackOptions
+    decoder: StackOptions
+    quant_noise: QuantNoiseOptions
+    activation_fn: str
+    activation_dropout: float
+    relu_dropout: float
+
+
+def stack_steps(returned: Sequence[Returned]) -> Returned:
+    """What a part returned in each step, (rows, width), as one tensor, (target length, rows, width), by name."""
+    return {name: torch.stack([step[name] for step in returned]) for name in returned[0]}

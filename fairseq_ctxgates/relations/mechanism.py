@@ -1,0 +1,109 @@
+"""Factual relations (FRA; Li et al. 2022) as a mechanism: its options and its place in a model."""
+
+from dataclasses import dataclass, field
+from typing import Callable, Dict, Optional, Tuple, Type
+
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.modules import MultiheadAttention
+from torch import Tensor
+
+from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.layer_list import parse_layers
+from fairseq_ctxgates.mechanism import TRANSFORMER, EncoderInput, Mechanism
+from fairseq_ctxgates.parts import TransformerOptions
+from fairseq_ctxgates.relations.fusion import MultiplyingAttention, RelationContext, RelationFusion
+from fairseq_ctxgates.relations.stream import Relations
+
+FusionChoice = ChoiceEnum(["none", "linear", "gate", "concat-gate", "transform"])
+MaskOperationChoice = ChoiceEnum(["fill", "multiply"])
+AblationChoice = ChoiceEnum(["none", "compare"])
+
+
+@dataclass
+class RelationFusionConfig(FairseqDataclass):
+    """The options of the second encoding and its fusion."""
+
+    relation_fusion: FusionChoice = field(  # type: ignore[valid-type]
+        default="none",
+        metadata={
+            "help": "encode the source once more, with words that see only the words of their factual relations, and "
+            "fuse it into the decoder this way (Li et al. 2022); the data directory needs the stream of `ctxgates "
+            "relations`"
+        },
+    )
+    relation_layers: Optional[str] = field(
+        default=None,
+        metadata={"help": "the decoder layers that it is fused into: all, 6 or 1,3-5; default: the top one"},
+    )
+    relation_lambda: float = field(
+        default=0.4, metadata={"help": "weight of the relation context in the fusion linear, between 0 and 1"}
+    )
+    relation_mask_operation: MaskOperationChoice = field(  # type: ignore[valid-type]
+        default="fill",
+        metadata={
+            "help": "what the relation mask does to the scores of attention outside of the mask: minus infinity "
+            "(fill), or they are multiplied by 0 (multiply, equation 7 to the letter)"
+        },
+    )
+    separate_relation_attention: bool = field(
+        default=False,
+        metadata={
+            "help": "attend to the relation encoding with parameters of its own; default: those of the attention over "
+            "the sentence"
+        },
+    )
+    relation_ablation: AblationChoice = field(  # type: ignore[valid-type]
+        default="none",
+        metadata={"help": "what to take from that mechanism: the relation encoding is the ordinary one (compare)"},
+    )
+
+
+class FactualRelations(Mechanism[RelationFusionConfig]):
+    """A second encoding of the source, under the mask of its factual relations, fused into the decoder."""
+
+    name = "relations"
+    configs = {TRANSFORMER: RelationFusionConfig}
+    switch = "relation_fusion"
+    architectures = {TRANSFORMER: {"fra_transformer": {"relation_fusion": "transform"}}}
+    streams = (Relations,)
+
+    def check(self) -> None:
+        if not 0 <= self.options.relation_lambda <= 1:
+            raise UserError(f"--relation-lambda {self.options.relation_lambda}: it is between 0 and 1")
+        self.layers  # noqa: B018  raises UserError for layers that the model does not have
+
+    @property
+    def layers(self) -> Tuple[int, ...]:
+        """The decoder layers that relations are fused into, from 1 at the bottom."""
+        if self.options.relation_layers is None:
+            return (self.num_layers,)
+        return parse_layers(self.options.relation_layers, self.num_layers, "--relation-layers")
+
+    @property
+    def is_read(self) -> bool:
+        """Whether there is a second encoding; the ablation Compare Fusion has none."""
+        return self.options.relation_ablation == "none"
+
+    @property
+    def required_streams(self) -> Tuple[str, ...]:
+        return (Relations.name,) if self.is_read else ()
+
+    @property
+    def unread_streams(self) -> Tuple[str, ...]:
+        return () if self.is_read else (Relations.name,)
+
+    def encoder_attention(self) -> Optional[Type[MultiheadAttention]]:
+        multiplies = self.is_read and self.options.relation_mask_operation == "multiply"
+        return MultiplyingAttention if multiplies else None
+
+    def source_masks(self, given: EncoderInput) -> Dict[str, Tensor]:
+        return {"relation": given.require("relation_mask")} if self.is_read else {}
+
+    def source_part(
+        self, number: int, options: TransformerOptions, new_attention: Callable[[], MultiheadAttention]
+    ) -> Optional[RelationContext]:
+        if number not in self.layers:
+            return None
+        own = self.options
+        fusion = RelationFusion(own.relation_fusion, options.decoder.embed_dim, own.relation_lambda)
+        return RelationContext(fusion, new_attention() if own.separate_relation_attention else None)

@@ -1,0 +1,32 @@
+"""The lines of fairseq-interactive as a dataset with side streams."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional
+
+import torch
+from fairseq import utils
+
+from fairseq_ctxgates.data.side_stream_dataset import SideStreamDataset
+
+
+class LineDataset(SideStreamDataset):
+    """The lines of a buffer of fairseq-interactive, which rebuilds each batch from ``src_tokens`` and ``src_lengths``
+    and drops the rest. It is done with one batch before it asks for the next, so the last one handed out is the one
+    that it translates."""
+
+    _handed_out: Optional[Dict[str, Any]] = None
+
+    def collater(self, samples: List[Dict[str, Any]], **kwargs: Any) -> Dict[str, Any]:
+        self._handed_out = super().collater(samples, **kwargs)
+        return self._handed_out
+
+    def restore_inputs(self, sample: Dict[str, Any]) -> Dict[str, Any]:
+        """A batch that fairseq-interactive rebuilt from the one handed out last, with what it dropped; another batch as
+        it is."""
+        source, handed_out = sample["net_input"]["src_tokens"], (self._handed_out or {}).get("net_input", {})
+        if "src_tokens" not in handed_out or not torch.equal(handed_out["src_tokens"], source.cpu()):
+            return sample
+        streams = {name: value for name, value in handed_out.items() if name not in sample["net_input"]}
+        streams = utils.apply_to_sample(lambda tensor: tensor.to(source.device), streams)
+        return {**sample, "net_input": {**sample["net_input"], **streams}}
