@@ -20,7 +20,7 @@ from typing import Dict, List, Optional, Tuple
 import numpy as np
 from fairseq.data import Dictionary
 
-from fairseq_ctxgates.commands.options import add_data_options, find_data, positive
+from fairseq_ctxgates.commands.options import find_data, make_data_parser, positive
 from fairseq_ctxgates.commands.workers import add_worker_options, open_workers
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE, SOURCE, TARGET, GateLabels
 from fairseq_ctxgates.context_gates.pmi import (
@@ -54,12 +54,11 @@ def memory_size(text: str) -> int:
 
 def get_parser() -> argparse.ArgumentParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(
-        description="Add gate labels to a data directory that fairseq-preprocess wrote: for each target token, whether "
+    parser = make_data_parser(
+        "Add gate labels to a data directory that fairseq-preprocess wrote: for each target token, whether "
         "its pointwise mutual information (PMI) is higher with the source words or with the preceding target words.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        several_directories="one PMI table is counted on all of them, and each gets its own labels",
     )
-    add_data_options(parser, "one PMI table is counted on all of them, and each gets its own labels")
     parser.add_argument(
         "--train-subset",
         default="train",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Dict, List, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from fairseq import utils
 from fairseq.data import data_utils
@@ -13,19 +13,26 @@ from fairseq_ctxgates.data.data_directory import Split, find_splits
 from fairseq_ctxgates.errors import UserError
 
 
-def add_data_options(parser: argparse.ArgumentParser, several_directories: str) -> None:
-    """Add the data directory and the two languages.
+class DefaultsHelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Adds the default to the help text of each option that has one."""
+
+    def _get_help_string(self, action: argparse.Action) -> Optional[str]:
+        return super()._get_help_string(action) if action.default else action.help
+
+
+def make_data_parser(description: str, several_directories: str) -> argparse.ArgumentParser:
+    """A parser for the data directory and the two languages, see :func:`find_data`.
 
     Args:
-        several_directories: help text, what the command does with more than one directory
+        description: what the command does
+        several_directories: what the command does with more than one data directory
     """
+    parser = argparse.ArgumentParser(description=description, formatter_class=DefaultsHelpFormatter)
     parser.add_argument("data", help=f"data directory, or several as for fairseq-train (a:b): {several_directories}")
-    parser.add_argument(
-        "-s", "--source-lang", metavar="LANG", help="source language; if not given, from the file names"
-    )
-    parser.add_argument(
-        "-t", "--target-lang", metavar="LANG", help="target language; if not given, from the file names"
-    )
+    for letter, role in (("s", "source"), ("t", "target")):
+        help_text = f"{role} language; if not given, from the file names"
+        parser.add_argument(f"-{letter}", f"--{role}-lang", metavar="LANG", help=help_text)
+    return parser
 
 
 def positive(text: str) -> int:
@@ -36,7 +43,7 @@ def positive(text: str) -> int:
 
 
 def find_data(args: argparse.Namespace) -> Tuple[List[Path], List[Split]]:
-    """The data directories that the options of :func:`add_data_options` name, and all splits in them.
+    """The data directories that the options of :func:`make_data_parser` name, and all splits in them.
 
     Raises:
         UserError: a directory does not exist, or has no data of the language pair

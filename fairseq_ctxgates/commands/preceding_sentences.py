@@ -16,7 +16,7 @@ from typing import Dict, List, Optional, Sequence
 
 import numpy as np
 
-from fairseq_ctxgates.commands.options import add_data_options, find_data, match_files_to_splits, split_and_files
+from fairseq_ctxgates.commands.options import find_data, make_data_parser, match_files_to_splits, split_and_files
 from fairseq_ctxgates.data.data_directory import Split, fingerprint
 from fairseq_ctxgates.data.side_stream_writer import SideStreamWriter
 from fairseq_ctxgates.files import clean_up_on_failure
@@ -30,11 +30,11 @@ from fairseq_ctxgates.inter_sentence.preceding_sentences import NONE, PrecedingS
 
 def get_parser() -> argparse.ArgumentParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(
-        description="Add the row of the preceding sentence, for each sentence, to a data directory that "
+    parser = make_data_parser(
+        "Add the row of the preceding sentence, for each sentence, to a data directory that "
         "fairseq-preprocess made from text in document order. A split without documents gets no stream.",
+        several_directories="each gets its own streams, and FILE names one file for each directory, a:b",
     )
-    add_data_options(parser, "each gets its own streams, and FILE names one file for each directory, a:b")
     documents = parser.add_mutually_exclusive_group(required=True)
     documents.add_argument(
         "--documents",

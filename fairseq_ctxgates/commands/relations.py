@@ -23,12 +23,7 @@ import numpy as np
 from fairseq import utils
 from tqdm import tqdm
 
-from fairseq_ctxgates.commands.options import (
-    add_data_options,
-    find_data,
-    match_files_to_splits,
-    split_and_files,
-)
+from fairseq_ctxgates.commands.options import find_data, make_data_parser, match_files_to_splits, split_and_files
 from fairseq_ctxgates.commands.workers import add_worker_options, open_workers
 from fairseq_ctxgates.data.data_directory import Split, fingerprint
 from fairseq_ctxgates.data.side_stream_writer import SideStreamWriter
@@ -53,12 +48,11 @@ Tuples = Optional[Sequence[RelationTuple]]
 
 def get_parser() -> argparse.ArgumentParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(
-        description="Add relations to a data directory that fairseq-preprocess wrote: for each source sentence, which "
+    parser = make_data_parser(
+        "Add relations to a data directory that fairseq-preprocess wrote: for each source sentence, which "
         "words belong to the same relation tuple (subject, relation, object).",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        several_directories="each gets its own streams; a sentence that occurs several times is parsed once",
     )
-    add_data_options(parser, "each gets its own streams; a sentence that occurs several times is parsed once")
     parser.add_argument(
         "--extractor",
         choices=(*EXTRACTORS, "jsonl"),

@@ -181,8 +181,11 @@ def test_a_dictionary_of_other_data(tmp_path):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (("corenlp", "en"), "no extractor.*'corenlp'; there are corenlp-openie, corenlp-dependencies, stanza"),
-        (("corenlp-openie", "de"), "English only, not 'de': take corenlp-dependencies"),
+        (
+            ("corenlp", "en"),
+            "'corenlp' is not a relation extractor: name one of corenlp-openie, corenlp-dependencies, stanza",
+        ),
+        (("corenlp-openie", "de"), "English only, not 'de': use corenlp-dependencies"),
         (("corenlp-dependencies", "eng"), "no models for the language 'eng': name one of .*en.*--language"),
         (("stanza", "en", ["http://localhost:9000"]), "leave out the addresses"),
     ],

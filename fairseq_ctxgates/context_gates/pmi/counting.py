@@ -55,7 +55,7 @@ class TypeStatistics(NamedTuple):
 
 @dataclass(frozen=True)
 class CountingBlock:
-    """A task for a worker: consecutive target types whose pairs are counted from the text in the scratch folder.
+    """A unit of work: consecutive target types whose pairs are counted from the text in the scratch folder.
 
     number: position of the block, from 0
     first: the first target type

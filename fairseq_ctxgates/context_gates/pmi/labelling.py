@@ -98,7 +98,7 @@ class GateLabeller:
 
 @dataclass(frozen=True)
 class LabellingBlock:
-    """A task for a worker: consecutive target types whose occurrences in a split are labelled.
+    """A unit of work: consecutive target types whose occurrences in a split are labelled.
 
     folder: folder of the tables
     scratch: folder for the result

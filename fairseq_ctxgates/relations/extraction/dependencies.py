@@ -14,7 +14,7 @@ PHRASE_WORDS = frozenset({"det", "amod", "nummod", "compound", "flat", "fixed", 
 SHARES_SUBJECT = frozenset({"conj", "xcomp"})  # a predicate with this label shares the subject of its head
 
 
-class Tree:
+class DependencyTree:
     """The dependency tree of a sentence.
 
     Args:
@@ -68,9 +68,9 @@ def tuples_of_tree(heads: Sequence[int], labels: Sequence[str]) -> List[Relation
     only the predicate. In "she is a good friend" the relation is the copula "is", and the object is "a good friend".
 
     Args:
-        heads, labels: see :class:`Tree`
+        heads, labels: see :class:`DependencyTree`
     """
-    tree, tuples = Tree(heads, labels), []
+    tree, tuples = DependencyTree(heads, labels), []
     for predicate in filter(tree.is_predicate, range(len(heads))):
         subjects = tree.phrases(tree.subjects(predicate))
         relation = tree.dependents(predicate, RELATION_WORDS)

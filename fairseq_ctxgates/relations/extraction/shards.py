@@ -54,7 +54,7 @@ class ServerOptions:
 
 @dataclass(frozen=True)
 class Shard:
-    """A task for a worker: sentences whose tuples are extracted.
+    """A unit of work: sentences whose tuples are extracted.
 
     path: file for the result
     splits: splits with the sentences
