@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from tqdm import tqdm
@@ -29,7 +29,15 @@ from fairseq_ctxgates.context_gates.pmi.sentences import (
     starts,
     vocabulary_size,
 )
-from fairseq_ctxgates.context_gates.pmi.table import REMEDY, PMIOptions, PMITable, StoredArray, save_table, table_path
+from fairseq_ctxgates.context_gates.pmi.table import (
+    REMEDY,
+    PMIOptions,
+    PMITable,
+    Provenance,
+    StoredArray,
+    save_table,
+    table_path,
+)
 from fairseq_ctxgates.data.data_directory import Split, fingerprint
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import scratch_folder, write_array
@@ -140,7 +148,7 @@ def load_tables(folder: Path, source_lang: str, target_lang: str, verify: bool =
     return bilingual, monolingual
 
 
-def training_provenance(splits: Sequence[Split]) -> Dict[str, Any]:
+def training_provenance(splits: Sequence[Split]) -> Provenance:
     """Digests of the dictionaries, and of each split of the training data."""
     training: Dict[str, List[Dict[str, str]]] = {}
     for split in splits:

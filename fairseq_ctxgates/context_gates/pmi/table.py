@@ -8,7 +8,7 @@ import struct
 import zipfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Tuple, TypedDict
 
 import numpy as np
 
@@ -58,16 +58,33 @@ class StoredArray(NamedTuple):
         return cls(array.dtype, len(array), [array])
 
 
+class Provenance(TypedDict):
+    """Digests of the data that a table was counted on.
+
+    dictionaries: of the ``source`` and of the ``target`` dictionary
+    train: for each split of the training data, a fingerprint for each data directory
+    """
+
+    dictionaries: Dict[str, str]
+    train: Dict[str, List[Dict[str, str]]]
+
+
+class TableMetadata(Provenance):
+    """The provenance of a table, and the fields of its :class:`PMIOptions`."""
+
+    options: Dict[str, Any]
+
+
 class PMITable:
     """Pointwise mutual information of words with the words of one context (equation 6).
 
     Attributes:
         counts: see :class:`PMICounts`
         options: how the words were counted
-        metadata: the options, and the provenance of the training data
+        metadata: the options, and the provenance of the counts
     """
 
-    def __init__(self, counts: PMICounts, metadata: Dict[str, Any]) -> None:
+    def __init__(self, counts: PMICounts, metadata: TableMetadata) -> None:
         self.counts = counts
         self.metadata = metadata
         self.options = PMIOptions(**metadata["options"])
@@ -148,10 +165,10 @@ class PMITable:
 
 
 def save_table(
-    path: Path, total: int, arrays: Mapping[str, StoredArray], options: PMIOptions, metadata: Mapping[str, Any]
+    path: Path, total: int, arrays: Mapping[str, StoredArray], options: PMIOptions, provenance: Provenance
 ) -> None:
     """Write a table atomically as ``.npz``, with the arrays of :class:`PMICounts` and the metadata as its members."""
-    text = json.dumps({"options": asdict(options), **metadata}, sort_keys=True)
+    text = json.dumps({"options": asdict(options), **provenance}, sort_keys=True)
     members = {
         "metadata": StoredArray.from_array(np.frombuffer(text.encode("utf-8"), np.uint8)),
         "total": StoredArray.from_array(np.array([total], np.int64)),
