@@ -1,7 +1,7 @@
-"""The command ``ctxgates``: where the plugin is, and what it offers beside fairseq's own commands.
+"""The command ``ctxgates``: prints the plugin's path, and runs the plugin's own commands.
 
-It is a module of its own, outside the package, because importing :mod:`fairseq_ctxgates` registers everything with
-fairseq and so takes seconds: ``--user-dir "$(ctxgates user-dir)"`` should not wait for that twice.
+This module is outside the package because importing :mod:`fairseq_ctxgates` imports fairseq and takes seconds:
+``--user-dir "$(ctxgates user-dir)"`` should not take this time twice.
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ import sys
 from importlib import import_module
 from typing import Dict, List, Optional, Tuple
 
-# Name of the command: (module whose main() runs it, what it does)
+# Name of the command: (module whose main() runs it, help text)
 COMMANDS: Dict[str, Tuple[str, str]] = {
     "user-dir": ("ctxgates", "print the path to give to fairseq's --user-dir"),
     "gate-labels": ("fairseq_ctxgates.commands.gate_labels", "add gate labels to a binarized data directory"),
     "preceding-sentences": (
         "fairseq_ctxgates.commands.preceding_sentences",
-        "add the preceding sentence of each to a data directory in document order",
+        "add the preceding sentence of each sentence to a data directory",
     ),
     "relations": ("fairseq_ctxgates.commands.relations", "add the relations of source words to a data directory"),
-    "analyze": ("fairseq_ctxgates.analysis", "gate statistics and figures of a trained model"),
+    "analyze": (
+        "fairseq_ctxgates.analysis",
+        "the papers' analyses of trained models: errors, gates, BLEU by bucket, attention, ...",
+    ),
     "average-checkpoints": (
         "fairseq_ctxgates.commands.average_checkpoints",
         "average the parameters of several checkpoints",
@@ -30,7 +33,7 @@ COMMANDS: Dict[str, Tuple[str, str]] = {
 
 
 def user_dir() -> str:
-    """The absolute path of the package ``fairseq_ctxgates``, which stands beside this file in every installation."""
+    """The absolute path of the package ``fairseq_ctxgates``, always in the folder of this file."""
     return os.path.join(os.path.dirname(os.path.abspath(__file__)), "fairseq_ctxgates")
 
 
@@ -50,7 +53,7 @@ def get_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Optional[List[str]] = None) -> None:
-    """Run the command that the first argument names with the rest of the arguments."""
+    """Run the command that the first argument names, with the other arguments."""
     arguments = sys.argv[1:] if argv is None else argv
     command = get_parser().parse_args(arguments[:1]).command
     if command == "user-dir":
@@ -60,7 +63,7 @@ def main(argv: Optional[List[str]] = None) -> None:
         return
     from fairseq_ctxgates.errors import exit_on_user_error
 
-    sys.argv[0] = f"ctxgates {command}"  # the name under which the command's help speaks of itself
+    sys.argv[0] = f"ctxgates {command}"  # the program name in the command's help
     with exit_on_user_error():
         import_module(COMMANDS[command][0]).main(arguments[1:])
 

@@ -1,4 +1,4 @@
-"""The one exception that is meant for the user."""
+"""The exception whose message is printed to the user without a traceback."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Iterator
 
 
 class UserError(RuntimeError):
-    """Something the user can mend: the message says what is wrong, in which file, and what to do."""
+    """An error that the user can correct: the message names the problem, the file, and the remedy."""
 
 
 @contextlib.contextmanager

@@ -21,7 +21,8 @@ def pytest_collection_modifyitems(items: List[pytest.Item]) -> None:
 def corenlp_url() -> Iterator[str]:
     """The address of a real CoreNLP server. Where Java or CoreNLP is not there the test is skipped, or fails if the
     environment variable CTXGATES_REQUIRE_CORENLP is set."""
-    from fairseq_ctxgates.relations.extraction.corenlp import OwnServer, check_installation, request_properties
+    from fairseq_ctxgates.relations.extraction.corenlp import request_properties
+    from fairseq_ctxgates.relations.extraction.corenlp_server import ManagedServer, check_installation
 
     try:
         check_installation()
@@ -29,7 +30,7 @@ def corenlp_url() -> Iterator[str]:
         if os.environ.get("CTXGATES_REQUIRE_CORENLP"):
             pytest.fail(str(error))
         pytest.skip(str(error))
-    server = OwnServer(request_properties("corenlp-openie", "en"), timeout=60, memory="3G")
+    server = ManagedServer(request_properties("corenlp-openie", "en"), timeout=60, memory="3G")
     try:
         server.start()
         yield server.url

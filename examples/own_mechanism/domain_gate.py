@@ -15,7 +15,7 @@ import torch
 from fairseq.dataclass import FairseqDataclass
 from torch import Tensor, nn
 
-from fairseq_ctxgates.commands.options import files_of_splits, find_data, make_data_parser, split_and_files
+from fairseq_ctxgates.commands.options import find_data, make_data_parser, match_files_to_splits, split_and_files
 from fairseq_ctxgates.data.data_directory import fingerprint
 from fairseq_ctxgates.data.side_stream import SideStream
 from fairseq_ctxgates.data.side_stream_writer import SideStreamWriter
@@ -39,7 +39,10 @@ class DomainStreamOptions(FairseqDataclass):
 class Domains(SideStream[DomainStreamOptions]):
     """Adds ``net_input["domain"]``, (batch,). A row of the stream is one number, from 0."""
 
-    name, made_by = "domain", "python examples/own_mechanism/domain_gate.py {data} -s {source} -t {target} --domains ..."
+    name, made_by = (
+        "domain",
+        "python examples/own_mechanism/domain_gate.py {data} -s {source} -t {target} --domains ...",
+    )
     languages, inputs, Config = ("source",), ("domain",), DomainStreamOptions
 
     @classmethod
@@ -110,7 +113,7 @@ if __name__ == "__main__":
     parser.add_argument("--domains", nargs="+", required=True, type=split_and_files, metavar="SPLIT=FILE")
     args = parser.parse_args()
     with exit_on_user_error():
-        for split, file in files_of_splits("--domains", args.domains, *find_data(args)).items():
+        for split, file in match_files_to_splits("--domains", args.domains, *find_data(args)).items():
             numbers = file.read_text().split()
             if len(numbers) != len(split.load_language(split.source_lang)) or not all(map(str.isdigit, numbers)):
                 raise UserError(f"{file}: give a number from 0 for each sentence of {split.name}, a line each")

@@ -34,7 +34,11 @@ from fairseq_ctxgates.analysis.systems import (
 )
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import atomic_write
-from fairseq_ctxgates.inter_sentence.documents import preceding_rows, read_blank_line_separated, read_names
+from fairseq_ctxgates.inter_sentence.documents import (
+    find_preceding_sentences,
+    read_blank_line_separated,
+    read_document_names,
+)
 from fairseq_ctxgates.inter_sentence.preceding_sentences import NONE
 
 REFERENCE = "reference"
@@ -212,7 +216,7 @@ def find_documents(args: argparse.Namespace, reference: Sequence[str]) -> np.nda
     """The number of the document of each sentence of the reference, (sentences,)."""
     is_empty = np.array([not line.strip() for line in reference])
     if args.documents:
-        return read_names(args.documents, is_empty, args.ref)
+        return read_document_names(args.documents, is_empty, args.ref)
     if args.blank_line_separated:
         return read_blank_line_separated(args.blank_line_separated, is_empty, args.ref)
     return np.zeros(len(reference), dtype=np.int64)
@@ -357,7 +361,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     quiet_logging()
     texts = read_texts(args)
     documents = find_documents(args, texts[REFERENCE])
-    before = preceding_rows(documents, np.array([not line.strip() for line in texts[REFERENCE]]))
+    before = find_preceding_sentences(documents, np.array([not line.strip() for line in texts[REFERENCE]]))
     if (before == NONE).all():
         raise UserError(f"no two sentences of {args.ref} are of one document: there is nothing to compare")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.inter_sentence.documents import read_lines
+from fairseq_ctxgates.files import read_lines
 
 FAR = 3  # ContraPro's own evaluation counts larger distances of a pronoun's antecedent together
 

@@ -35,8 +35,9 @@ from fairseq_ctxgates.analysis.systems import (
     read_references,
     read_translations,
 )
-from fairseq_ctxgates.commands.options import language_pair, positive, whole_or_not_at_all
+from fairseq_ctxgates.commands.options import language_pair, positive
 from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.files import clean_up_on_failure
 
 BASELINE = "baseline"
 TAIL = 20  # lines of a log that are shown when its command failed
@@ -251,7 +252,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     args = get_parser().parse_args(argv)
     check_outputs(args)
     quiet_logging()
-    with whole_or_not_at_all():
+    with clean_up_on_failure():
         run_sweep(args)
 
 

@@ -11,7 +11,7 @@ from fairseq.data import data_utils
 from sacrebleu.metrics import BLEU
 
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.inter_sentence.documents import read_lines
+from fairseq_ctxgates.files import read_lines
 
 # A line of fairseq-generate or fairseq-interactive: the translation, detokenized (D) or not (H), of a sentence.
 TRANSLATION = re.compile(r"(?P<kind>[DH])-(?P<number>\d+)\t-?(?:\d\S*|inf|nan)\t?(?P<text>.*)")

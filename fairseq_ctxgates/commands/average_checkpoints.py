@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 import torch
 
-# Importing any part of the package has run fairseq_ctxgates.compat, which says what torch.load may unpickle.
+# Importing any part of the package imports fairseq_ctxgates.compat, which sets the types that torch.load may unpickle.
 from fairseq_ctxgates.errors import UserError, exit_on_user_error
 from fairseq_ctxgates.files import atomic_write
 
@@ -28,11 +28,11 @@ def newest_checkpoints(
     Args:
         directory: the ``--save-dir`` of the training run
         pattern: ``EPOCH_CHECKPOINT`` or ``UPDATE_CHECKPOINT``; its group is the epoch or the update
-        number: how many
-        upper_bound: the last epoch or update that may be among them
+        number: number of checkpoints
+        upper_bound: the last epoch or update to use
 
     Raises:
-        UserError: there is no such directory, or there are fewer checkpoints in it.
+        UserError: the directory does not exist, or has fewer checkpoints
     """
     if number < 1:
         raise UserError(f"cannot average {number} checkpoints: ask for 1 or more")
@@ -51,26 +51,28 @@ def newest_checkpoints(
 
 
 def load_checkpoint(path: Path) -> Dict[str, Any]:
-    """A checkpoint as fairseq saved it, on the CPU; UserError when it cannot be read or is not fairseq's."""
+    """Load a checkpoint of fairseq to the CPU; UserError if it cannot be read or is not a checkpoint of fairseq."""
     try:
         state = torch.load(path, map_location="cpu")
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
     except Exception as error:  # unpickling may raise anything
-        raise UserError(f"{path} is damaged, or holds objects other than fairseq's own, which are refused") from error
+        raise UserError(
+            f"{path} is damaged, or holds objects of types that fairseq does not save, which are refused"
+        ) from error
     if not (isinstance(state, dict) and isinstance(state.get("model"), dict)):
         raise UserError(f'{path} is not a checkpoint of fairseq: it has no "model"')
     return state
 
 
 def average_checkpoints(paths: Sequence[Path]) -> Dict[str, Any]:
-    """The last of one or more checkpoints, with the mean of all their parameters in place of its own.
+    """The last checkpoint, with each parameter replaced by its mean over all checkpoints.
 
-    Sums are kept in float64, and every parameter keeps its type. Tensors of integers (counters, say) have no useful
-    mean: they are the last checkpoint's, like everything that is no parameter.
+    Sums are computed in float64, and each parameter keeps its type. Tensors of integers, such as counters, are not
+    averaged: they are those of the last checkpoint, as is everything that is not a parameter.
 
     Raises:
-        UserError: a checkpoint cannot be read, or its parameters differ from the first one's in name or shape.
+        UserError: a checkpoint cannot be read, or its parameters have other names or shapes than those of the first
     """
     sums: Dict[str, torch.Tensor] = {}
     for path in paths:
@@ -89,21 +91,21 @@ def average_checkpoints(paths: Sequence[Path]) -> Dict[str, Any]:
 def _check_same_parameters(
     expected: Dict[str, torch.Tensor], found: Dict[str, torch.Tensor], expected_path: Path, found_path: Path
 ) -> None:
-    lacking = [f"{name} is missing" for name in expected if name not in found]
+    missing = [f"{name} is missing" for name in expected if name not in found]
     added = [f"{name} is not in the first" for name in found if name not in expected]
     reshaped = [
         f"{name} has shape {tuple(found[name].shape)}, in the first {tuple(value.shape)}"
         for name, value in expected.items()
         if name in found and found[name].shape != value.shape
     ]
-    differences = lacking + added + reshaped
+    differences = missing + added + reshaped
     if differences:
         shown = "; ".join(differences[:5]) + ("; ..." if len(differences) > 5 else "")
         raise UserError(f"{found_path} is a checkpoint of another model than {expected_path}: {shown}")
 
 
 def save_checkpoint(state: Dict[str, Any], path: Path) -> None:
-    """Write a checkpoint, whole or not at all; UserError when that fails, as on a full disk."""
+    """Write a checkpoint atomically; UserError if this fails, for example on a full disk."""
     try:
         with atomic_write(path) as temporary:
             torch.save(state, temporary)
@@ -114,7 +116,7 @@ def save_checkpoint(state: Dict[str, Any], path: Path) -> None:
 def get_parser() -> argparse.ArgumentParser:
     """The options of ``ctxgates average-checkpoints``."""
     parser = argparse.ArgumentParser(
-        description="Average the parameters of checkpoints. All else in the new checkpoint is the last one's."
+        description="Average the parameters of checkpoints. The new checkpoint is otherwise equal to the last one."
     )
     parser.add_argument(
         "--inputs",
@@ -122,18 +124,21 @@ def get_parser() -> argparse.ArgumentParser:
         nargs="+",
         type=Path,
         metavar="PATH",
-        help="checkpoint files; with --num-epoch-checkpoints or --num-update-checkpoints, the directory they are in",
+        help="checkpoint files; with --num-epoch-checkpoints or --num-update-checkpoints, their directory",
     )
     parser.add_argument("--output", required=True, type=Path, metavar="FILE", help="the checkpoint to write")
     number = parser.add_mutually_exclusive_group()
     number.add_argument(
-        "--num-epoch-checkpoints", type=int, metavar="N", help="average the last N epochs', checkpointEPOCH.pt"
+        "--num-epoch-checkpoints",
+        type=int,
+        metavar="N",
+        help="average the checkpoints of the last N epochs, checkpointEPOCH.pt",
     )
     number.add_argument(
         "--num-update-checkpoints",
         type=int,
         metavar="N",
-        help="average the last N of --save-interval-updates, checkpoint_EPOCH_UPDATE.pt",
+        help="average the last N checkpoints of --save-interval-updates, checkpoint_EPOCH_UPDATE.pt",
     )
     parser.add_argument(
         "--checkpoint-upper-bound",

@@ -3,9 +3,10 @@
     python preprocess/gate_labels.py data-bin/X --source-lang de --target-lang en
     ctxgates gate-labels data-bin/X --source-lang de --target-lang en
 
-Counts which words are found together in the training data, and labels every target token of every split with the
-context it has the higher pointwise mutual information with: ``train.gate.de-en.{bin,idx,json}`` and so on. The tables
-stay beside them, ``pmi.bilingual.de-en.npz`` and ``pmi.monolingual.de-en.npz``. Reads the binarized data, not the text.
+The command counts which words occur together in the training data. It labels each target token of each split with the
+context, source or target, that has the higher pointwise mutual information (PMI) with the token, and writes
+``train.gate.de-en.{bin,idx,json}`` and so on. The PMI tables are written to the same directory, as
+``pmi.bilingual.de-en.npz`` and ``pmi.monolingual.de-en.npz``. The input is the binarized data, not the text.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Dict, List, Optional, Tuple
 import numpy as np
 from fairseq.data import Dictionary
 
-from fairseq_ctxgates.commands.options import add_data_options, find_data, positive, whole_or_not_at_all
+from fairseq_ctxgates.commands.options import find_data, make_data_parser, positive
 from fairseq_ctxgates.commands.workers import add_worker_options, open_workers
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE, SOURCE, TARGET, GateLabels
 from fairseq_ctxgates.context_gates.pmi import (
@@ -35,51 +36,56 @@ from fairseq_ctxgates.context_gates.pmi import (
     map_split,
 )
 from fairseq_ctxgates.data.data_directory import Split, fingerprint
-from fairseq_ctxgates.data.side_stream import SideStreamWriter
+from fairseq_ctxgates.data.side_stream_writer import SideStreamWriter
 from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.files import clean_up_on_failure
 
-TELLING_PAIRS, TELLING_COUNT = 10, 10
+REPORTED_PAIRS = 10  # the pairs with the highest PMI are printed
+REPORTED_MIN_COUNT = 10  # PMI of rare pairs is high by chance
 
 
 def memory_size(text: str) -> int:
-    """Bytes from a number with the unit K, M, G or T (powers of 1024) or none."""
+    """The type of an option whose value is a number of bytes, with the unit K, M, G, T (powers of 1024) or none."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if match is None or float(match[1]) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 4G or 512M")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a memory size such as 4G or 512M")
     return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
 
 
 def get_parser() -> argparse.ArgumentParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(
-        description="Add gate labels to a directory that fairseq-preprocess made: for every target token, whether its "
-        "pointwise mutual information (PMI) is higher with the source or with the target words before it.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    parser = make_data_parser(
+        "Add gate labels to a data directory that fairseq-preprocess wrote: for each target token, whether "
+        "its pointwise mutual information (PMI) is higher with the source words or with the preceding target words.",
+        several_directories="one PMI table is counted on all of them, and each gets its own labels",
     )
-    add_data_options(parser, "one PMI table over all, labels in each")
     parser.add_argument(
         "--train-subset",
         default="train",
         metavar="SPLIT",
-        help="the split to count on, with its shards train1, train2, ...",
+        help="count words on this split and on its continuations train1, train2, ...",
     )
     parser.add_argument(
         "--counts",
         choices=COUNTS,
         default="marginal",
-        help="what the count of one word is: the marginal of the table of pairs, or its tokens in the training data",
+        help="count of a single word: the marginal of the table of pairs, or its token frequency in the training data",
     )
     parser.add_argument(
         "--strategy",
         choices=STRATEGIES,
         default="max",
-        help="how a word's PMI with all words of a context is summed up",
+        help="a word's PMI with a context: maximum or mean over the context words",
     )
     parser.add_argument(
         "--measure", choices=MEASURES, default="pmi", help="PMI, or PMI normalized to [-1, 1] (Bouma 2009)"
     )
     parser.add_argument(
-        "--min-count", type=positive, default=1, metavar="N", help="take pairs found in fewer sentences as never found"
+        "--min-count",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="treat pairs that occur in fewer than N sentences as unseen",
     )
     add_worker_options(parser)
     parser.add_argument(
@@ -87,8 +93,8 @@ def get_parser() -> argparse.ArgumentParser:
         type=memory_size,
         default="4G",
         metavar="SIZE",
-        help="memory for the data of all processes together, also those of a Dask cluster; each takes some 0.4G more "
-        "for its programs",
+        help="memory for the data of all processes together, including those of a Dask cluster; each process needs "
+        "about 0.4G more for code",
     )
     return parser
 
@@ -97,15 +103,15 @@ def main(argv: Optional[List[str]] = None) -> None:
     """Run the command.
 
     Raises:
-        UserError: the data cannot be read or does not fit together, or the results cannot be written
+        UserError: the data cannot be read or are inconsistent, or the results cannot be written
     """
     args = get_parser().parse_args(argv)
-    with whole_or_not_at_all():
+    with clean_up_on_failure():
         label(args)
 
 
 def label(args: argparse.Namespace) -> None:
-    """Count, label, write, and print what was found."""
+    """Count the tables, label all splits, and print a report."""
     data_dirs, splits = find_data(args)
     training = training_splits(splits, args.train_subset, data_dirs)
     check_dictionaries(splits)
@@ -115,7 +121,7 @@ def label(args: argparse.Namespace) -> None:
     with open_workers(args, data_dirs) as workers:
         resources = {
             "memory": args.memory,
-            "workers": workers.number,
+            "workers": workers.num_workers,
             "executor": workers.executor,
             "show_progress": True,
         }
@@ -127,7 +133,7 @@ def label(args: argparse.Namespace) -> None:
 
 
 def training_splits(splits: List[Split], name: str, data_dirs: List[Path]) -> List[Split]:
-    """The splits to count on: ``train`` and, as fairseq-train does, ``train1``, ``train2``, ... in every directory."""
+    """The splits to count on: ``train``, ``train1``, ``train2``, ... of each directory, as in fairseq-train."""
     training = [split for split in splits if re.fullmatch(rf"{re.escape(name)}\d*", split.name)]
     for data_dir in data_dirs:
         if not any(split.data_dir == data_dir and split.name == name for split in splits):
@@ -136,7 +142,7 @@ def training_splits(splits: List[Split], name: str, data_dirs: List[Path]) -> Li
 
 
 def check_dictionaries(splits: List[Split]) -> None:
-    """Raise UserError unless every data directory has the dictionaries of the first."""
+    """Raise UserError unless all data directories have the same dictionaries."""
     for split in splits:
         for lang in (split.source_lang, split.target_lang):
             first, own = splits[0].dictionary_path(lang), split.dictionary_path(lang)
@@ -145,10 +151,10 @@ def check_dictionaries(splits: List[Split]) -> None:
 
 
 def write_labels(split: Split, labels: np.ndarray, options: PMIOptions) -> np.ndarray:
-    """Write the labels of a split beside it.
+    """Write the labels of a split to its data directory.
 
     Returns:
-        how many words, end of sentence left out, have the labels TARGET, SOURCE and IGNORE
+        the number of words with the labels TARGET, SOURCE and IGNORE, without end of sentence; (3,)
     """
     metadata = {"options": asdict(options), "fingerprint": fingerprint(split, GateLabels.languages)}
     _, target = map_split(split)
@@ -159,15 +165,15 @@ def write_labels(split: Split, labels: np.ndarray, options: PMIOptions) -> np.nd
 
 
 def report(tables: Tuple[PMITable, PMITable], training: Split, label_counts: Dict[Split, np.ndarray]) -> None:
-    """Print the size of the tables, their most telling pairs, and the share of each label in each split."""
+    """Print the size of the tables, their pairs with the highest PMI, and the share of each label in each split."""
     source, target = (
         Dictionary.load(str(training.dictionary_path(lang))) for lang in (training.source_lang, training.target_lang)
     )
     for name, table, contexts in zip(("bilingual", "monolingual"), tables, (source, target)):
         print(f"\n{name} table: {len(table):,} distinct pairs, {table.total:,} counted")
-        print(f"highest {table.options.measure.upper()} of those found in {TELLING_COUNT} sentences or more:")
+        print(f"highest {table.options.measure.upper()} of the pairs in {REPORTED_MIN_COUNT} sentences or more:")
         relation = "~" if table is tables[0] else "after"
-        for word, context, value, count in table.strongest(TELLING_PAIRS, TELLING_COUNT):
+        for word, context, value, count in table.strongest(REPORTED_PAIRS, REPORTED_MIN_COUNT):
             print(f"  {value:6.2f} {count:8,} x  {target[word]} {relation} {contexts[context]}")
     print(f"\n{'share of the labels':<40} {'words':>12} {'source':>8} {'target':>8} {'none':>8}")
     for split, counts in label_counts.items():

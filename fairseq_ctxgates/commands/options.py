@@ -1,13 +1,10 @@
-"""Options that several commands have in common."""
+"""Command-line options that several commands share."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import signal
-import sys
 from pathlib import Path
-from typing import Dict, Iterator, List, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from fairseq import utils
 from fairseq.data import data_utils
@@ -16,25 +13,40 @@ from fairseq_ctxgates.data.data_directory import Split, find_splits
 from fairseq_ctxgates.errors import UserError
 
 
-def add_data_options(parser: argparse.ArgumentParser, several: str) -> None:
-    """The data directory and the languages; ``several`` says what is done with more than one directory."""
-    parser.add_argument("data", help=f"data directory, or several as for fairseq-train (a:b): {several}")
-    parser.add_argument("-s", "--source-lang", metavar="LANG", help="source language (found from the files)")
-    parser.add_argument("-t", "--target-lang", metavar="LANG", help="target language (found from the files)")
+class DefaultsHelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Adds the default to the help text of each option that has one."""
+
+    def _get_help_string(self, action: argparse.Action) -> Optional[str]:
+        return super()._get_help_string(action) if action.default else action.help
+
+
+def make_data_parser(description: str, several_directories: str) -> argparse.ArgumentParser:
+    """A parser for the data directory and the two languages, see :func:`find_data`.
+
+    Args:
+        description: what the command does
+        several_directories: what the command does with more than one data directory
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=DefaultsHelpFormatter)
+    parser.add_argument("data", help=f"data directory, or several as for fairseq-train (a:b): {several_directories}")
+    for letter, role in (("s", "source"), ("t", "target")):
+        help_text = f"{role} language; if not given, from the file names"
+        parser.add_argument(f"-{letter}", f"--{role}-lang", metavar="LANG", help=help_text)
+    return parser
 
 
 def positive(text: str) -> int:
-    """A number from 1."""
+    """The type of an option whose value is an integer from 1."""
     if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer from 1")
     return int(text)
 
 
 def find_data(args: argparse.Namespace) -> Tuple[List[Path], List[Split]]:
-    """The data directories that the options of :func:`add_data_options` name, and every split in them.
+    """The data directories that the options of :func:`make_data_parser` name, and all splits in them.
 
     Raises:
-        UserError: a directory, or the language pair in it, does not exist.
+        UserError: a directory does not exist, or has no data of the language pair
     """
     data_dirs = [Path(path) for path in utils.split_paths(args.data)]
     languages = language_pair(args, data_dirs[0])
@@ -42,7 +54,7 @@ def find_data(args: argparse.Namespace) -> Tuple[List[Path], List[Split]]:
 
 
 def language_pair(args: argparse.Namespace, data_dir: Path) -> Tuple[str, str]:
-    """The languages the user named, or those of the files as fairseq finds them."""
+    """The source and the target language: from the options, otherwise from the file names, as fairseq finds them."""
     if args.source_lang and args.target_lang:
         return args.source_lang, args.target_lang
     if not data_dir.is_dir():
@@ -57,46 +69,36 @@ def language_pair(args: argparse.Namespace, data_dir: Path) -> Tuple[str, str]:
 
 
 def split_and_files(text: str) -> Tuple[str, List[Path]]:
-    """``train=a.docids:b.docids`` as the name of the split and the files for each data directory."""
+    """The type of an option ``train=a.docids:b.docids``: the split's name, and one file for each data directory."""
     name, equals, files = text.partition("=")
     if not (name and equals and files):
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form SPLIT=FILE, as train=train.docids")
+        raise argparse.ArgumentTypeError(f"{text!r} does not have the form SPLIT=FILE, such as train=train.docids")
     return name, [Path(path) for path in utils.split_paths(files)]
 
 
-def files_of_splits(
-    option: str, named: Sequence[Tuple[str, List[Path]]], data_dirs: Sequence[Path], splits: Sequence[Split]
+def match_files_to_splits(
+    option: str, files_by_name: Sequence[Tuple[str, List[Path]]], data_dirs: Sequence[Path], splits: Sequence[Split]
 ) -> Dict[Split, Path]:
-    """The file of each split that an option of :func:`split_and_files` names.
+    """The file of each split that an option names.
+
+    Args:
+        option: name of the option, for error messages
+        files_by_name: values of the option, from :func:`split_and_files`
 
     Raises:
-        UserError: it names splits that are not there, a split twice, or another number of files than of directories
+        UserError: a split does not exist or is named twice, or the number of files is not the number of directories
     """
-    by_place = {(split.data_dir, split.name): split for split in splits}
-    found: Dict[Split, Path] = {}
-    for name, files in named:
+    splits_by_name = {(split.data_dir, split.name): split for split in splits}
+    matched: Dict[Split, Path] = {}
+    for name, files in files_by_name:
         if len(files) != len(data_dirs):
             raise UserError(f"{option} {name}: {len(files)} files for {len(data_dirs)} data directories")
         for data_dir, file in zip(data_dirs, files):
-            split = by_place.get((data_dir, name))
+            split = splits_by_name.get((data_dir, name))
             if split is None:
-                there = ", ".join(split.name for split in splits if split.data_dir == data_dir)
-                raise UserError(f"{option} {name}: {data_dir} has no such split; it has {there}")
-            if split in found:
+                existing = ", ".join(split.name for split in splits if split.data_dir == data_dir)
+                raise UserError(f"{option} {name}: {data_dir} has no such split; its splits are {existing}")
+            if split in matched:
                 raise UserError(f"{option} names {name} twice")
-            found[split] = file
-    return found
-
-
-@contextlib.contextmanager
-def whole_or_not_at_all() -> Iterator[None]:
-    """Let a terminated run remove what it has half written, as an interrupted one does, and tell the user of errors of
-    the file system."""
-    default = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    try:
-        yield
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        raise UserError(f"{place}{error.strerror or error}; what was half written is removed") from error
-    finally:
-        signal.signal(signal.SIGTERM, default)
+            matched[split] = file
+    return matched

@@ -4,8 +4,8 @@
     ctxgates preceding-sentences data-bin/X -s en -t de --blank-line-separated train=train.en valid=valid.en
     ctxgates preceding-sentences data-bin/X -s en -t de --one-document
 
-For each sentence the row of the one before it in the same document: ``train.preceding.en-de.{bin,idx,json}`` and so on.
-``python preprocess/preceding_sentences.py`` is the same command.
+The command writes ``train.preceding.en-de.{bin,idx,json}`` and so on. They hold, for each sentence, the row of the
+preceding sentence in the same document. ``python preprocess/preceding_sentences.py`` is the same command.
 """
 
 from __future__ import annotations
@@ -16,40 +16,39 @@ from typing import Dict, List, Optional, Sequence
 
 import numpy as np
 
-from fairseq_ctxgates.commands.options import (
-    add_data_options,
-    files_of_splits,
-    find_data,
-    split_and_files,
-    whole_or_not_at_all,
-)
+from fairseq_ctxgates.commands.options import find_data, make_data_parser, match_files_to_splits, split_and_files
 from fairseq_ctxgates.data.data_directory import Split, fingerprint
-from fairseq_ctxgates.data.side_stream import SideStreamWriter
-from fairseq_ctxgates.inter_sentence.documents import preceding_rows, read_blank_line_separated, read_names
+from fairseq_ctxgates.data.side_stream_writer import SideStreamWriter
+from fairseq_ctxgates.files import clean_up_on_failure
+from fairseq_ctxgates.inter_sentence.documents import (
+    find_preceding_sentences,
+    read_blank_line_separated,
+    read_document_names,
+)
 from fairseq_ctxgates.inter_sentence.preceding_sentences import NONE, PrecedingSentences
 
 
 def get_parser() -> argparse.ArgumentParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(
-        description="Add to a directory that fairseq-preprocess made from text in document order, for every sentence, "
-        "the row of the one before it. Splits that are not named get no stream.",
+    parser = make_data_parser(
+        "Add the row of the preceding sentence, for each sentence, to a data directory that "
+        "fairseq-preprocess made from text in document order. A split without documents gets no stream.",
+        several_directories="each gets its own streams, and FILE names one file for each directory, a:b",
     )
-    add_data_options(parser, "a stream in each; then FILE names one file for each directory, a:b")
     documents = parser.add_mutually_exclusive_group(required=True)
     documents.add_argument(
         "--documents",
         nargs="+",
         type=split_and_files,
         metavar="SPLIT=FILE",
-        help="the name of the document of each sentence, a line a sentence",
+        help="file with the name of each sentence's document, one line for each sentence",
     )
     documents.add_argument(
         "--blank-line-separated",
         nargs="+",
         type=split_and_files,
         metavar="SPLIT=FILE",
-        help="the text that was binarized (either side), with a blank line between two documents",
+        help="the text that was binarized (source or target), with a blank line between two documents",
     )
     documents.add_argument("--one-document", action="store_true", help="each split is one document")
     return parser
@@ -62,55 +61,62 @@ def main(argv: Optional[List[str]] = None) -> None:
         UserError: the data cannot be read or do not fit the documents, or the streams cannot be written
     """
     args = get_parser().parse_args(argv)
-    with whole_or_not_at_all():
+    with clean_up_on_failure():
         data_dirs, splits = find_data(args)
-        # Everything is read and checked before anything is written.
+        # All input is read and checked before the first file is written.
         documents = find_documents(args, data_dirs, splits)
-        rows = {split: preceding_rows(numbers, empty_rows(split)) for split, numbers in documents.items()}
-        fingerprints = {split: fingerprint(split, PrecedingSentences.languages) for split in rows}
-        for split in rows:
-            write_stream(split, rows[split], fingerprints[split])
-        report(rows)
+        preceding = {split: find_preceding_sentences(ids, find_empty_rows(split)) for split, ids in documents.items()}
+        fingerprints = {split: fingerprint(split, PrecedingSentences.languages) for split in preceding}
+        for split in preceding:
+            write_stream(split, preceding[split], fingerprints[split])
+        report(preceding)
         for split in splits:
-            if split not in rows:
+            if split not in preceding:
                 print(f"{split.data_dir}/{split.name}: not named, no stream written")
 
 
 def find_documents(
     args: argparse.Namespace, data_dirs: Sequence[Path], splits: Sequence[Split]
 ) -> Dict[Split, np.ndarray]:
-    """The number of the document of each row, in each split that the options name."""
+    """The number of each sentence's document, for each split that the options name."""
     if args.one_document:
-        return {split: np.zeros(len(empty_rows(split)), dtype=np.int64) for split in splits}
+        return {split: np.zeros(len(find_empty_rows(split)), dtype=np.int64) for split in splits}
     if args.documents:
-        option, read, named = "--documents", read_names, args.documents
+        option, read, files_by_name = "--documents", read_document_names, args.documents
     else:
-        option, read, named = "--blank-line-separated", read_blank_line_separated, args.blank_line_separated
-    files = files_of_splits(option, named, data_dirs, splits)
-    return {split: read(file, empty_rows(split), f"{split.data_dir}/{split.name}") for split, file in files.items()}
+        option, read, files_by_name = "--blank-line-separated", read_blank_line_separated, args.blank_line_separated
+    files = match_files_to_splits(option, files_by_name, data_dirs, splits)
+    return {
+        split: read(file, find_empty_rows(split), f"{split.data_dir}/{split.name}") for split, file in files.items()
+    }
 
 
-def empty_rows(split: Split) -> np.ndarray:
-    """Which source sentences hold nothing but the end of sentence."""
-    sources = split.load_language(split.source_lang)  # its sizes are in its memory map, which goes when it goes
+def find_empty_rows(split: Split) -> np.ndarray:
+    """Which source sentences have no word, only the end of sentence; (sentences,) bool."""
+    sources = split.load_language(split.source_lang)  # keeps the memory map alive, which holds the sizes
     return np.asarray(sources.sizes <= 1)
 
 
-def write_stream(split: Split, rows: np.ndarray, digests: Dict[str, str]) -> None:
-    """Write the stream of a split, whose fingerprint is given, beside it."""
+def write_stream(split: Split, preceding: np.ndarray, digests: Dict[str, str]) -> None:
+    """Write the stream of a split.
+
+    Args:
+        preceding: the row of each sentence's preceding sentence or ``NONE``, (sentences,)
+        digests: the fingerprint of the split
+    """
     with SideStreamWriter(split.stream_prefix(PrecedingSentences.name), np.int64, {"fingerprint": digests}) as writer:
-        for row in rows:
+        for row in preceding:
             writer.add(np.array([row] if row != NONE else [], dtype=np.int64))
 
 
-def report(rows: Dict[Split, np.ndarray]) -> None:
-    """Print how many sentences of each split have a preceding one, and why the others have none."""
+def report(preceding: Dict[Split, np.ndarray]) -> None:
+    """Print for each split how many sentences have a preceding sentence, are first in a document, or are empty."""
     columns = ("sentences", "preceded", "first", "empty")
     print(f"{'':<40} " + " ".join(f"{column:>10}" for column in columns))
-    for split, preceding in rows.items():
-        is_empty = empty_rows(split)
-        is_preceded = preceding != NONE
-        counts = (len(preceding), is_preceded.sum(), (~is_preceded & ~is_empty).sum(), is_empty.sum())
+    for split, rows in preceding.items():
+        is_empty = find_empty_rows(split)
+        is_preceded = rows != NONE
+        counts = (len(rows), is_preceded.sum(), (~is_preceded & ~is_empty).sum(), is_empty.sum())
         name = str(split.stream_prefix(PrecedingSentences.name))
         print(f"{name:<40} " + " ".join(f"{count:>10,}" for count in counts))
-    print("preceded: have a preceding sentence; the others are the first of their document, or empty lines")
+    print("preceded: with a preceding sentence; first: first of their document; empty: empty lines")

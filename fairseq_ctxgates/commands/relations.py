@@ -4,10 +4,9 @@
     ctxgates relations data-bin/X -s de -t en --extractor corenlp-dependencies
     ctxgates relations data-bin/X -s en -t de --extractor jsonl --relations train=train.jsonl valid=valid.jsonl
 
-A parser, by default the OpenIE of Stanford CoreNLP, is given the source words of every split as they stand in the data,
-and the words of each relation tuple that it finds are written as positions of tokens:
-``train.relation.en-de.{bin,idx,json}`` and so on. What is done is kept in a folder beside the data until all is: an
-interrupted run goes on where it stopped.
+A parser, by default the OpenIE of Stanford CoreNLP, extracts relation tuples from the source words of each split. The
+words of each tuple are written as token positions to ``train.relation.en-de.{bin,idx,json}`` and so on. Finished shards
+are kept in a folder of the data directory until all shards are finished: an interrupted run continues where it stopped.
 """
 
 from __future__ import annotations
@@ -24,29 +23,23 @@ import numpy as np
 from fairseq import utils
 from tqdm import tqdm
 
-from fairseq_ctxgates.commands.options import (
-    add_data_options,
-    files_of_splits,
-    find_data,
-    split_and_files,
-    whole_or_not_at_all,
-)
+from fairseq_ctxgates.commands.options import find_data, make_data_parser, match_files_to_splits, split_and_files
 from fairseq_ctxgates.commands.workers import add_worker_options, open_workers
 from fairseq_ctxgates.data.data_directory import Split, fingerprint
-from fairseq_ctxgates.data.side_stream import SideStreamWriter
+from fairseq_ctxgates.data.side_stream_writer import SideStreamWriter
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.relations.extraction import REMOVE_BPE, RelationTuple
-from fairseq_ctxgates.relations.extraction.corpus import SourceText, find_distinct
-from fairseq_ctxgates.relations.extraction.extractor import EXTRACTORS
+from fairseq_ctxgates.files import clean_up_on_failure
+from fairseq_ctxgates.relations.extraction import EXTRACTORS, REMOVE_BPE, RelationTuple
+from fairseq_ctxgates.relations.extraction.corpus import SourceText, find_distinct_sentences
 from fairseq_ctxgates.relations.extraction.json_lines import open_dump, read_tuples, tuples_line
 from fairseq_ctxgates.relations.extraction.shards import (
     ExtractionOptions,
-    Resources,
+    ServerOptions,
     close_extractors,
-    extract_distinct,
-    fingerprint_of_work,
-    remove_work,
-    work_folder,
+    extract_distinct_sentences,
+    extraction_fingerprint,
+    remove_shards,
+    shard_folder,
 )
 from fairseq_ctxgates.relations.stream import Relations, pack_tuples
 
@@ -55,26 +48,25 @@ Tuples = Optional[Sequence[RelationTuple]]
 
 def get_parser() -> argparse.ArgumentParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(
-        description="Add relations to a directory that fairseq-preprocess made: for every source sentence, which words "
-        "belong to one relation tuple (subject, relation, object).",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    parser = make_data_parser(
+        "Add relations to a data directory that fairseq-preprocess wrote: for each source sentence, which "
+        "words belong to the same relation tuple (subject, relation, object).",
+        several_directories="each gets its own streams; a sentence that occurs several times is parsed once",
     )
-    add_data_options(parser, "a stream in each; sentences that are the same are parsed once over all")
     parser.add_argument(
         "--extractor",
         choices=(*EXTRACTORS, "jsonl"),
         default="corenlp-openie",
-        help="where the tuples come from: CoreNLP's OpenIE, which knows English; the dependency trees of CoreNLP or of "
-        "a Stanza pipeline; or --relations",
+        help="what extracts the tuples: CoreNLP's OpenIE (English only), or the dependency trees of CoreNLP or of a "
+        "Stanza pipeline; jsonl reads the files of --relations",
     )
     parser.add_argument(
         "--relations",
         nargs="+",
         type=split_and_files,
         metavar="SPLIT=FILE",
-        help="tuples that are there already, for --extractor jsonl: a line of JSON for each sentence, as --dump writes "
-        "them. Splits that are not named get no stream",
+        help="file of tuples for --extractor jsonl: one line of JSON for each sentence, in the format of --dump. A "
+        "split without a file gets no stream",
     )
     parser.add_argument(
         "--remove-bpe",
@@ -83,46 +75,51 @@ def get_parser() -> argparse.ArgumentParser:
         choices=REMOVE_BPE,
         const="subword_nmt",
         default="subword_nmt",
-        help="how sub-words are joined to the words that are parsed; words without sub-words are left as they are",
+        help="how sub-words are joined to words for the parser; words without sub-words do not change",
     )
-    parser.add_argument("--language", metavar="LANG", help="language of the source (the source language's name)")
+    parser.add_argument(
+        "--language", metavar="LANG", help="language of the source text for the parser; if not given, --source-lang"
+    )
     parser.add_argument(
         "--dump",
         metavar="FILE",
-        help="write the words and tuples of all splits to this file, as lines of JSON; of several data directories a:b",
+        help="write the words and tuples of all splits to this file, as lines of JSON; with several data directories "
+        "a file for each, a:b",
     )
     add_worker_options(
-        parser, "number of requests that are made to the servers at a time; processes with --extractor stanza"
+        parser, "number of parallel requests to the servers; with --extractor stanza, number of processes"
     )
     add_server_options(parser)
     return parser
 
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
-    """The options about CoreNLP's servers."""
+    """Add the options of CoreNLP servers."""
     group = parser.add_argument_group("CoreNLP")
     group.add_argument(
         "--corenlp-url",
         action="append",
         default=[],
         metavar="URL",
-        help="a server that runs already, as http://HOST:9000; given several times, they share the work. Without one a "
-        "server is started here",
+        help="address of a running server, such as http://HOST:9000; may be given several times. Without this option "
+        "the command starts a server",
     )
-    group.add_argument("--corenlp-memory", default="4G", metavar="SIZE", help="memory of the server that is started")
-    group.add_argument("--timeout", type=seconds, default=60, metavar="SECONDS", help="what a request may take")
+    group.add_argument(
+        "--corenlp-memory", default="4G", metavar="SIZE", help="memory of the server that the command starts"
+    )
+    group.add_argument("--timeout", type=seconds, default=60, metavar="SECONDS", help="time limit of a request")
     group.add_argument(
         "--corenlp-property",
         action="append",
-        type=name_and_value,
+        type=name_value_pair,
         default=[],
         metavar="NAME=VALUE",
-        help="one more property, as depparse.model=PATH; may be given several times",
+        help="additional CoreNLP property, such as depparse.model=PATH; may be given several times",
     )
 
 
 def seconds(text: str) -> float:
-    """A number of seconds above 0."""
+    """The type of an option whose value is a number of seconds above 0."""
     try:
         number = float(text)
     except ValueError:
@@ -132,11 +129,11 @@ def seconds(text: str) -> float:
     return number
 
 
-def name_and_value(text: str) -> Tuple[str, str]:
-    """``NAME=VALUE`` as a pair."""
+def name_value_pair(text: str) -> Tuple[str, str]:
+    """The type of an option ``NAME=VALUE``."""
     name, equals, value = text.partition("=")
     if not (name and equals):
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
+        raise argparse.ArgumentTypeError(f"{text!r} does not have the form NAME=VALUE")
     return name, value
 
 
@@ -144,18 +141,23 @@ def main(argv: Optional[List[str]] = None) -> None:
     """Run the command.
 
     Raises:
-        UserError: the data or the tuples cannot be read, there is no parser, or the streams cannot be written
+        UserError: the data or the tuples cannot be read, the parser does not run, or the streams cannot be written
     """
     args = get_parser().parse_args(argv)
-    for name in ("stanza", "urllib3"):  # what they have to say of each start and each request
+    for name in ("stanza", "urllib3"):  # silence their messages about each start and each request
         logging.getLogger(name).setLevel(logging.WARNING)
-    with whole_or_not_at_all():
+    with clean_up_on_failure():
         add_relations(args)
 
 
 @dataclass
-class Counts:
-    """What the tuples of a split come to."""
+class RelationStatistics:
+    """The number of sentences, words and tuples of a split.
+
+    with_tuple: sentences with a tuple
+    related: words in a tuple
+    not_parsed: sentences that the parser could not parse
+    """
 
     sentences: int = 0
     tuples: int = 0
@@ -171,17 +173,17 @@ class Counts:
         self.not_parsed += tuples is None
         self.tuples += len(tuples or [])
         self.with_tuple += bool(tuples)
-        self.related += len({word for found in tuples or [] for word in found.words})
+        self.related += len({word for entry in tuples or [] for word in entry.words})
 
 
 def add_relations(args: argparse.Namespace) -> None:
-    """Extract or read, write, and print what was found."""
+    """Extract or read the tuples, write the streams, and print a report."""
     data_dirs, splits = find_data(args)
     if (args.extractor == "jsonl") != bool(args.relations):
         raise UserError(
-            "--extractor jsonl reads tuples from the files of --relations SPLIT=FILE: give both, or neither"
+            "--extractor jsonl reads tuples from the files of --relations SPLIT=FILE: give both options or none"
         )
-    files = files_of_splits("--relations", args.relations or [], data_dirs, splits)
+    files = match_files_to_splits("--relations", args.relations or [], data_dirs, splits)
     named = [split for split in splits if split in files] if files else splits
     texts = {split: SourceText(split, args.remove_bpe) for split in named}
     digests = {split: fingerprint(split, Relations.languages) for split in named}
@@ -201,7 +203,7 @@ def add_relations(args: argparse.Namespace) -> None:
 
 
 def dump_paths(names: Optional[str], data_dirs: Sequence[Path]) -> Dict[Path, Path]:
-    """The file of ``--dump`` for each data directory, none where there is no such option."""
+    """The file of ``--dump`` for each data directory; empty without this option."""
     if names is None:
         return {}
     paths = [Path(name) for name in utils.split_paths(names)]
@@ -209,7 +211,7 @@ def dump_paths(names: Optional[str], data_dirs: Sequence[Path]) -> Dict[Path, Pa
         raise UserError(f"--dump {names}: {len(paths)} files for {len(data_dirs)} data directories")
     for path in paths:
         if not path.parent.is_dir() or path.is_dir():
-            raise UserError(f"--dump {path}: name a file in a folder that exists")
+            raise UserError(f"--dump {path}: name a file in an existing folder")
     return dict(zip(data_dirs, paths))
 
 
@@ -219,30 +221,33 @@ def extract(
     digests: Dict[Split, Dict[str, str]],
     dumps: Dict[Path, Path],
 ) -> None:
-    """Extract the tuples of all texts, each sentence once, and write the streams."""
+    """Extract the tuples of each distinct sentence, and write the streams of all splits."""
     splits = list(texts)
     language = args.language or splits[0].source_lang
     options = ExtractionOptions(args.extractor, language, args.remove_bpe, tuple(sorted(args.corenlp_property)))
-    resources = Resources(tuple(args.corenlp_url), args.corenlp_memory, args.timeout)
-    numbers, places = find_distinct(list(texts.values()))
-    work = fingerprint_of_work(splits, list(digests.values()), options)
-    folder = work_folder(splits, work)
-    tell_of_other_work(folder)
+    server_options = ServerOptions(tuple(args.corenlp_url), args.corenlp_memory, args.timeout)
+    numbers, places = find_distinct_sentences(list(texts.values()))
+    digest = extraction_fingerprint(splits, list(digests.values()), options)
+    folder = shard_folder(splits, digest)
+    report_other_shards(folder)
     pool = ProcessPoolExecutor if args.extractor == "stanza" else ThreadPoolExecutor
-    # The extractors are closed first, so that the threads of an interrupted run do not finish their shards.
+    # Close the extractors before the pool, so that the threads of an interrupted run do not finish their shards.
     with open_workers(args, list({split.data_dir for split in splits}), pool, close_extractors) as workers:
-        extracted = extract_distinct(splits, places, work, options, resources, workers.executor)
+        extracted = extract_distinct_sentences(splits, places, digest, options, server_options, workers.executor)
     rows = {split: (extracted[number] for number in numbers[i]) for i, split in enumerate(splits)}
-    counts = write_streams(texts, rows, asdict(options), digests, dumps)
-    remove_work(folder)
-    report(counts)
+    statistics = write_streams(texts, rows, asdict(options), digests, dumps)
+    remove_shards(folder)
+    report(statistics)
 
 
-def tell_of_other_work(folder: Path) -> None:
-    """Print which other unfinished work lies beside a work folder."""
+def report_other_shards(folder: Path) -> None:
+    """Print the shard folders of other interrupted runs in the same data directory."""
     for other in sorted(folder.parent.glob(f"{folder.stem}.*")):
         if other != folder:
-            print(f"{other}: unfinished work of another run, with other data or options; remove it if it is given up")
+            print(
+                f"{other}: shards of an interrupted run with other data or options; remove the folder if you do not "
+                f"want to continue that run"
+            )
 
 
 def write_streams(
@@ -251,42 +256,44 @@ def write_streams(
     options: Dict[str, object],
     digests: Dict[Split, Dict[str, str]],
     dumps: Dict[Path, Path],
-) -> Dict[Split, Counts]:
-    """Write the streams of all splits, and the dumps, or nothing at all.
+) -> Dict[Split, RelationStatistics]:
+    """Write the streams of all splits and the dumps; on failure write none of them.
 
     Args:
         rows: the tuples of each sentence of each text
-        options: how they were made, for the stream's JSON file
+        options: how the tuples were extracted, for the JSON file of the stream
         digests: the fingerprint of each split
-        dumps: where the tuples of each data directory are written for people to read
+        dumps: for each data directory the file for readable tuples
     """
-    counts = {split: Counts() for split in texts}
+    statistics = {split: RelationStatistics() for split in texts}
     with ExitStack() as stack:
-        streams: Dict[Path, TextIO] = {folder: stack.enter_context(open_dump(path)) for folder, path in dumps.items()}
+        dump_files: Dict[Path, TextIO] = {
+            folder: stack.enter_context(open_dump(path)) for folder, path in dumps.items()
+        }
         for split, text in texts.items():
             metadata = {"options": options, "fingerprint": digests[split]}
             prefix = split.stream_prefix(Relations.name)
             writer = stack.enter_context(SideStreamWriter(prefix, np.int32, metadata))
-            # Rows come first, so that one too many is met as well.
+            # zip asks the rows first, so that read_tuples notices a line too many.
             progress = tqdm(zip(rows[split], text), total=len(text), desc=f"writing {split.name}", unit=" sentences")
             for tuples, words in progress:
-                writer.add(pack_tuples([words.token_positions(found.words) for found in tuples or []]))
-                counts[split].add(len(words.words), tuples)
-                if split.data_dir in streams:
-                    streams[split.data_dir].write(tuples_line(split.name, words.words, tuples))
-    return counts
+                writer.add(pack_tuples([words.token_positions(entry.words) for entry in tuples or []]))
+                statistics[split].add(len(words.words), tuples)
+                if split.data_dir in dump_files:
+                    dump_files[split.data_dir].write(tuples_line(split.name, words.words, tuples))
+    return statistics
 
 
-def report(counts: Dict[Split, Counts]) -> None:
-    """Print what the tuples of each split come to."""
+def report(statistics: Dict[Split, RelationStatistics]) -> None:
+    """Print the number of sentences, words and tuples of each split."""
     columns = ("sentences", "tuples each", "with a tuple", "words", "in a tuple", "not parsed")
     print(f"{'':<40} " + " ".join(f"{column:>12}" for column in columns))
-    for split, found in counts.items():
+    for split, found in statistics.items():
         sentences, words = max(found.sentences, 1), max(found.words, 1)
         print(
             f"{split.stream_prefix(Relations.name)!s:<40} {found.sentences:>12,} {found.tuples / sentences:>12.2f} "
             f"{found.with_tuple / sentences:>12.1%} {found.words:>12,} {found.related / words:>12.1%} "
             f"{found.not_parsed:>12,}"
         )
-    if any(found.not_parsed for found in counts.values()):
+    if any(found.not_parsed for found in statistics.values()):
         print("not parsed: the parser failed, took too long, or changed the words; these sentences have no tuples")

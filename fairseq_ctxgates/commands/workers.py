@@ -1,8 +1,8 @@
-"""Where the shards of long preprocessing run: in this process, in several of this machine, or on a Dask cluster.
+"""Where the shards of long preprocessing run: in this process, in several local processes, or on a Dask cluster.
 
-Shards find their data by path and leave what is large in files, so that it need not travel through Dask's scheduler:
-the machines of a cluster share a file system. A shard may be run twice, where its worker was killed or believed dead,
-so what it writes appears under its name when it is whole (see :func:`fairseq_ctxgates.files.write_array`).
+The machines of a cluster share a file system. Shards find their data by path and write large results to files, so that
+these do not pass through Dask's scheduler. A shard may run twice, because its worker was killed or did not answer, so
+its files are written atomically (see :func:`fairseq_ctxgates.files.write_array`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Sequence
+from types import ModuleType
+from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Protocol, Sequence, TypeVar
 
 import numpy as np
 from tqdm import tqdm
@@ -30,30 +31,55 @@ from fairseq_ctxgates.commands.options import positive
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import scratch_folder
 
-CONNECTION_SECONDS = 10
-WORKER_SECONDS = 30
-WATCH_SECONDS = 10
+CONNECTION_SECONDS = 10  # time limit for the connection to the scheduler
+WORKER_SECONDS = 30  # time limit until the scheduler has a worker
+WATCH_SECONDS = 10  # interval between two checks for lost workers
 PACKAGE = "fairseq_ctxgates"
+Result = TypeVar("Result")
+
+
+class DaskClient(Protocol):
+    """The part of ``distributed.Client`` that is used here; the package ``distributed`` is optional."""
+
+    status: str
+
+    def nthreads(self) -> Dict[str, int]:
+        """The number of threads of each worker."""
+
+    def get_executor(self, *, pure: bool) -> Executor:
+        """An executor that runs functions on the workers."""
+
+    def run(self, function: Callable[..., Any], *arguments: object, on_error: str = ...) -> Dict[str, Any]:
+        """Call a function on each worker."""
+
+    def wait_for_workers(self, n_workers: int, timeout: float) -> None:
+        """Wait until this number of workers is connected."""
+
+    def close(self) -> None:
+        """Disconnect from the scheduler."""
+
+    def __enter__(self) -> DaskClient: ...
+
+    def __exit__(self, *exception: object) -> None: ...
 
 
 class Workers(NamedTuple):
-    """Who runs shards: ``number`` of them at a time, on ``executor``, or one after the other where that is None."""
+    """``executor`` runs ``num_workers`` shards at a time; without an executor shards run one after the other."""
 
-    number: int
+    num_workers: int
     executor: Optional[Executor]
 
 
-def add_worker_options(parser: argparse.ArgumentParser, workers: str = "number of processes") -> None:
-    """The options ``--workers`` (what it is says ``workers``) and ``--dask`` of a command that hands its shards to
-    :func:`open_workers`."""
+def add_worker_options(parser: argparse.ArgumentParser, workers_help: str = "number of processes") -> None:
+    """Add ``--workers``, with this help text, and ``--dask``: the options that :func:`open_workers` reads."""
     group = parser.add_mutually_exclusive_group()
-    group.add_argument("--workers", type=positive, default=1, metavar="N", help=workers)
+    group.add_argument("--workers", type=positive, default=1, metavar="N", help=workers_help)
     group.add_argument(
         "--dask",
         metavar="ADDRESS",
-        help="instead of --workers, those of the Dask cluster whose scheduler listens there (tcp://HOST:8786), with "
-        "the same result. They need this version of the package, and must see the data directories under the same "
-        "paths, on a file system that all machines share",
+        help="address of a Dask scheduler (tcp://HOST:8786): use the workers of its cluster instead of --workers. The "
+        "result is the same. The workers need this version of the package and a shared file system on which the data "
+        "directories have the same paths",
     )
 
 
@@ -62,41 +88,41 @@ def open_workers(
     args: argparse.Namespace,
     folders: Sequence[Path],
     pool: Callable[[int], Executor] = ProcessPoolExecutor,
-    at_end: Optional[Callable[[], None]] = None,
+    on_exit: Optional[Callable[[], None]] = None,
 ) -> Iterator[Workers]:
-    """Whom the options of :func:`add_worker_options` name.
+    """The workers that the options of :func:`add_worker_options` name.
 
     Args:
-        folders: where shards read and write
-        pool: makes the workers of this machine
-        at_end: called in this process and on every worker of a cluster before the block is left, also by an exception:
-            ends what shards have left running
+        folders: folders that shards read and write
+        pool: makes an executor with this number of workers on this machine
+        on_exit: stops what shards left running; called at the end of the block, also after an exception, in this
+            process and on each worker of a cluster
 
     Raises:
-        UserError: there is no such cluster, its workers run other code or do not see the folders; or, while the block
-            runs, workers were lost for good
+        UserError: the cluster does not answer, its workers run other code or do not see the folders; or the workers are
+            lost while the block runs
     """
     with ExitStack() as stack:
         if args.dask is not None:
-            workers = stack.enter_context(open_cluster(args.dask, folders, at_end))
+            workers = stack.enter_context(open_cluster(args.dask, folders, on_exit))
         elif args.workers == 1:
             workers = Workers(1, None)
         else:
             workers = Workers(args.workers, stack.enter_context(pool(args.workers)))
-        if at_end is not None:
-            stack.callback(at_end)
+        if on_exit is not None:
+            stack.callback(on_exit)
         try:
             yield workers
         except BrokenProcessPool as error:
             raise UserError(
-                "a worker process was killed, most likely out of memory: lower --workers, or --memory if there is one"
+                "a worker process was killed, most likely out of memory: lower --workers, or --memory if the command "
+                "has it"
             ) from error
 
 
 @contextmanager
-def open_cluster(address: str, folders: Sequence[Path], at_end: Optional[Callable[[], None]]) -> Iterator[Workers]:
-    """The workers of a Dask cluster, after checking that they can do the work; arguments and errors as in
-    :func:`open_workers`."""
+def open_cluster(address: str, folders: Sequence[Path], on_exit: Optional[Callable[[], None]]) -> Iterator[Workers]:
+    """Connect to a Dask cluster and check its workers; arguments and errors as in :func:`open_workers`."""
     distributed = import_distributed()
     with connect(address) as client:
         check_software(client)
@@ -104,22 +130,22 @@ def open_cluster(address: str, folders: Sequence[Path], at_end: Optional[Callabl
             check_folder(client, folder)
         watch_workers(client, address)
         try:
-            # Results must not be shared with another run that happens to have equal shards, hence not pure.
+            # Not pure: Dask would share results with another run that has equal shards.
             yield Workers(sum(client.nthreads().values()), client.get_executor(pure=False))
         except distributed.scheduler.KilledWorker as error:
             raise UserError(
-                f"every Dask worker that was handed a certain shard died, most likely out of memory: "
-                f"lower --memory if there is one, or see the workers' logs; the last was {error.last_worker.address}"
+                f"each Dask worker that ran a certain shard died, most likely out of memory: lower --memory if the "
+                f"command has it, or see the workers' logs; the last was {error.last_worker.address}"
             ) from error
         except (distributed.CancelledError, distributed.comm.CommClosedError) as error:
             raise UserError(f"the Dask scheduler at {address} was lost: start it and run the command again") from error
         finally:
-            if at_end is not None and client.status == "running":
-                client.run(at_end, on_error="ignore")
+            if on_exit is not None and client.status == "running":
+                client.run(on_exit, on_error="ignore")
 
 
-def import_distributed() -> Any:
-    """The module ``distributed``, quiet; UserError where it is not installed."""
+def import_distributed() -> ModuleType:
+    """The module ``distributed``, with its loggers silenced; UserError if it is not installed."""
     try:
         import distributed
         import distributed.comm
@@ -129,22 +155,22 @@ def import_distributed() -> Any:
             f"--dask needs the package distributed, which cannot be imported ({error}): "
             f"pip install distributed (the extra 'dask' of fairseq-ctxgates)"
         ) from error
-    for name in ("distributed", "distributed.client", "asyncio"):  # what they have to say is said here, in one line
+    for name in ("distributed", "distributed.client", "asyncio"):  # their errors become a UserError of one line
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return distributed
 
 
-def connect(address: str) -> Any:
-    """A client of the scheduler at an address, once it has workers.
+def connect(address: str) -> DaskClient:
+    """Connect to the Dask scheduler at an address, and wait until it has a worker.
 
     Raises:
-        UserError: this is no address, nobody listens there in time, or there is no worker in time
+        UserError: the address is invalid, no scheduler answers in time, or the scheduler has no worker in time
     """
     distributed = import_distributed()
     try:
-        asyncio.run(knock(address))
-        client = distributed.Client(address, timeout=CONNECTION_SECONDS, set_as_default=False)
-    except (ValueError, TypeError) as error:  # the latter where Dask is not configured for a tls:// address
+        asyncio.run(check_reachable(address))
+        client: DaskClient = distributed.Client(address, timeout=CONNECTION_SECONDS, set_as_default=False)
+    except (ValueError, TypeError) as error:  # TypeError: Dask is not configured for a tls:// address
         raise UserError(f"--dask {address}: {error}; give a scheduler's address such as tcp://HOST:8786") from error
     except OSError as error:
         raise UserError(
@@ -160,32 +186,34 @@ def connect(address: str) -> Any:
     return client
 
 
-async def knock(address: str) -> None:
-    """Connect to a scheduler and leave: a client that fails in this would leave threads behind."""
+async def check_reachable(address: str) -> None:
+    """Connect to a scheduler and disconnect; a ``distributed.Client`` that cannot connect leaves threads behind."""
     distributed = import_distributed()
     security = distributed.Security().get_connection_args("client")
     (await distributed.comm.connect(address, timeout=CONNECTION_SECONDS, **security)).abort()
 
 
-def watch_workers(client: Any, address: str) -> None:
-    """Tell on standard error when the last worker is lost, as long as the client is open: Dask waits for others."""
+def watch_workers(client: DaskClient, address: str) -> None:
+    """Warn on standard error when the last worker is lost: Dask then waits for new workers. Ends with the client."""
 
     def watch() -> None:
         has_workers = True
-        with suppress(Exception):  # the client was closed
+        with suppress(Exception):  # raised when the client is closed
             while client.status == "running":
                 time.sleep(WATCH_SECONDS)
                 had_workers, has_workers = has_workers, bool(client.nthreads())
                 if had_workers and not has_workers:
-                    tqdm.write(f"all Dask workers are lost: start others with 'dask worker {address}'", file=sys.stderr)
+                    tqdm.write(
+                        f"all Dask workers are lost: start new ones with 'dask worker {address}'", file=sys.stderr
+                    )
 
     threading.Thread(target=watch, daemon=True).start()
 
 
-def check_software(client: Any) -> None:
-    """Raise UserError unless all workers run the same code as this process, see :func:`software`."""
-    expected = software()
-    for address, found in ask_workers(client, software).items():
+def check_software(client: DaskClient) -> None:
+    """Raise UserError unless all workers run the same code as this process, see :func:`software_versions`."""
+    expected = software_versions()
+    for address, found in run_on_workers(client, software_versions).items():
         for name, version in expected.items():
             if found[name] != version:
                 raise UserError(
@@ -194,9 +222,9 @@ def check_software(client: Any) -> None:
                 )
 
 
-@lru_cache(maxsize=None)  # the code that this process has imported, whatever is on disk later
-def software() -> Dict[str, str]:
-    """What has to be the same everywhere: the versions that pickles depend on, and this package by a digest."""
+@lru_cache(maxsize=None)  # the imported code, also if the files change later
+def software_versions() -> Dict[str, str]:
+    """What must be equal on all machines: the versions that pickles depend on, and a digest of this package."""
     digest = hashlib.blake2b(digest_size=4)
     root = Path(__file__).parent.parent
     for path in sorted(root.rglob("*.py")):
@@ -205,19 +233,19 @@ def software() -> Dict[str, str]:
     return {"Python": python, "NumPy": numpy, PACKAGE: f"(digest {digest.hexdigest()})"}
 
 
-def check_folder(client: Any, folder: Path) -> None:
-    """Raise UserError unless what workers write in a folder is to be found there by this process."""
+def check_folder(client: DaskClient, folder: Path) -> None:
+    """Raise UserError unless this process sees the files that each worker writes in a folder."""
     with scratch_folder(folder, "workers") as shared:
-        for address, mark in ask_workers(client, leave_mark, shared.absolute()).items():
-            if not (shared / mark).exists():
+        for address, marker in run_on_workers(client, create_marker_file, shared.absolute()).items():
+            if not (shared / marker).exists():
                 raise UserError(
                     f"the Dask worker {address} does not see {folder.absolute()} of this machine, or cannot write "
                     f"there: put the data on a file system that all machines share, under the same path"
                 )
 
 
-def leave_mark(folder: Path) -> str:
-    """Make an empty file in a folder, if that is possible, and return its name."""
+def create_marker_file(folder: Path) -> str:
+    """Create an empty file with a unique name in a folder, if possible, and return its name."""
     name = uuid.uuid4().hex
     try:
         (folder / name).touch()
@@ -226,14 +254,20 @@ def leave_mark(folder: Path) -> str:
     return name
 
 
-def ask_workers(client: Any, function: Callable, *arguments: Any) -> Dict[str, Any]:
-    """What a function of this package returns on each worker, by the worker's address; UserError where it cannot be
-    called there."""
-    answers = client.run(function, *arguments, on_error="return")
-    for address, answer in answers.items():
-        if isinstance(answer, Exception):
+def run_on_workers(client: DaskClient, function: Callable[..., Result], *arguments: object) -> Dict[str, Result]:
+    """Call a function of this package on each worker.
+
+    Returns:
+        the result of each worker, by its address
+
+    Raises:
+        UserError: a worker cannot call the function
+    """
+    results = client.run(function, *arguments, on_error="return")
+    for address, result in results.items():
+        if isinstance(result, Exception):
             raise UserError(
-                f"the Dask worker {address} cannot run {PACKAGE} ({answer}): start the workers from the same "
+                f"the Dask worker {address} cannot run {PACKAGE} ({result}): start the workers from the same "
                 f"environment as this command, in a clone with its folder in PYTHONPATH"
-            ) from answer
-    return answers
+            ) from result
+    return results

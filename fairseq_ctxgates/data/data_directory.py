@@ -1,4 +1,4 @@
-"""A data directory as fairseq-preprocess makes it: its splits, the rows of each language, and fingerprints of them."""
+"""The data directory that fairseq-preprocess writes: its splits, the rows of each language, and their fingerprints."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Sequence
+from typing import Dict, List, Sequence, Union
 
 import numpy as np
 from fairseq.data import Dictionary, IndexedRawTextDataset
@@ -18,8 +18,10 @@ from fairseq_ctxgates.errors import UserError
 
 @dataclass(frozen=True)
 class Split:
-    """One split of a binarized data directory, in the direction that is trained (which need not be the direction in
-    which the text was binarized)."""
+    """One split of a data directory, in the direction of training.
+
+    The text may have been binarized in the other direction.
+    """
 
     data_dir: Path
     name: str
@@ -27,8 +29,11 @@ class Split:
     target_lang: str
 
     def text_prefix(self, lang: str) -> Path:
-        """The path of one language's data without ``.bin`` or ``.idx``, or of its text where that is what is read
-        (``--dataset-impl raw``); UserError when the split is not there."""
+        """The path of one language's data without ``.bin`` or ``.idx``; with ``--dataset-impl raw`` the text file.
+
+        Raises:
+            UserError: the split does not exist
+        """
         pairs = (f"{self.source_lang}-{self.target_lang}", f"{self.target_lang}-{self.source_lang}")
         for pair in pairs:
             prefix = self.data_dir / f"{self.name}.{pair}.{lang}"
@@ -40,18 +45,22 @@ class Split:
         )
 
     def dictionary_path(self, lang: str) -> Path:
+        """The path of one language's dictionary; UserError when the file does not exist."""
         path = self.data_dir / f"dict.{lang}.txt"
         if not path.exists():
-            raise UserError(f"{path} not found: fairseq-preprocess writes it beside the data; copy it there")
+            raise UserError(f"{path} not found: copy the file that fairseq-preprocess wrote beside the data")
         return path
 
     def is_text(self, lang: str) -> bool:
-        """Whether one language's data are text, not binarized (``--dataset-impl raw``)."""
+        """Whether one language's data are a text file (``--dataset-impl raw``) and not binarized."""
         return not Path(f"{self.text_prefix(lang)}.idx").exists()
 
-    def load_language(self, lang: str) -> Any:
-        """The token ids of one language, memory-mapped where they are binarized; UserError when the files are empty,
-        truncated or of another ``--dataset-impl`` than mmap and raw."""
+    def load_language(self, lang: str) -> Union[MMapIndexedDataset, IndexedRawTextDataset]:
+        """The token ids of one language's sentences; binarized data are memory-mapped.
+
+        Raises:
+            UserError: the files are empty, truncated, or have another ``--dataset-impl`` than mmap or raw
+        """
         prefix = self.text_prefix(lang)
         if self.is_text(lang):
             return IndexedRawTextDataset(str(prefix), Dictionary.load(str(self.dictionary_path(lang))))
@@ -61,15 +70,15 @@ class Split:
         return rows
 
     def stream_prefix(self, stream_name: str) -> Path:
-        """Where a side stream lies, named like fairseq's alignments: ``train.gate.de-en``."""
+        """The path of a side stream without extension, named like fairseq's alignments: ``train.gate.de-en``."""
         return self.data_dir / f"{self.name}.{stream_name}.{self.source_lang}-{self.target_lang}"
 
 
 def find_splits(data_dir: Path, source_lang: str, target_lang: str) -> List[Split]:
-    """Every split of the language pair in a data directory, ``train`` first.
+    """All splits of a language pair in a data directory, ``train`` first.
 
     Raises:
-        UserError: the directory, or the language pair in it, does not exist.
+        UserError: the directory does not exist, or has no data of the language pair
     """
     if not data_dir.is_dir():
         raise UserError(f"{data_dir} is not a directory: give the --destdir of fairseq-preprocess")
@@ -88,7 +97,11 @@ def find_splits(data_dir: Path, source_lang: str, target_lang: str) -> List[Spli
 
 
 def load_rows(prefix: Path) -> MMapIndexedDataset:
-    """Memory-map ``<prefix>.bin`` and ``.idx`` after checking that they belong together and are whole."""
+    """Memory-map ``<prefix>.bin`` and ``<prefix>.idx``.
+
+    Raises:
+        UserError: a file is missing, damaged or truncated, or the split has no sentence
+    """
     index_path, data_path = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
     for path in (index_path, data_path):
         if not path.exists():
@@ -110,17 +123,24 @@ def load_rows(prefix: Path) -> MMapIndexedDataset:
     return MMapIndexedDataset(str(prefix))
 
 
-def fingerprint(split: Split, sides: Sequence[str] = ("source", "target")) -> Dict[str, str]:
-    """A digest of the dictionary, index and data of each side: equal when the token ids and their meaning are."""
+def fingerprint(split: Split, languages: Sequence[str] = ("source", "target")) -> Dict[str, str]:
+    """Digests of a split's data, equal when the token ids and the dictionaries are equal.
+
+    Args:
+        languages: ``"source"``, ``"target"``, or both
+
+    Returns:
+        for ``"source"`` and ``"target"`` a digest of the dictionary, the index and the data
+    """
     digests = {}
-    for side in sides:
-        lang = split.source_lang if side == "source" else split.target_lang
+    for role in languages:
+        lang = split.source_lang if role == "source" else split.target_lang
         prefix = split.text_prefix(lang)
         digest = hashlib.blake2b(digest_size=16)
         data = [prefix] if split.is_text(lang) else [Path(f"{prefix}.idx"), Path(f"{prefix}.bin")]
         for path in (split.dictionary_path(lang), *data):
-            with open(path, "rb") as stream:
-                for block in iter(lambda: stream.read(1 << 20), b""):
-                    digest.update(block)
-        digests[side] = digest.hexdigest()
+            with open(path, "rb") as file:
+                for chunk in iter(lambda: file.read(1 << 20), b""):
+                    digest.update(chunk)
+        digests[role] = digest.hexdigest()
     return digests

@@ -8,80 +8,19 @@ A new stream is a :class:`SideStream` that a mechanism names among its ``streams
 from __future__ import annotations
 
 import json
-import os
 from abc import ABC, abstractmethod
-from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import AbstractSet, Any, ClassVar, Dict, Generic, Mapping, Optional, Protocol, Sequence, Tuple, Type
 
 import numpy as np
-import torch
 from fairseq.data import ConcatDataset, LanguagePairDataset
-from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetBuilder
+from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
 from fairseq_ctxgates.configuration import Options
 from fairseq_ctxgates.data.data_directory import Split, fingerprint, load_rows
 from fairseq_ctxgates.errors import UserError
-
-
-class SideStreamWriter:
-    """Writes the rows of a side stream, whole or not at all: the files appear under their names when the ``with`` block
-    ends, and nothing is left behind when it fails.
-
-    Args:
-        prefix: path without extension, from :meth:`Split.stream_prefix`
-        dtype: NumPy type of a row's elements
-        metadata: JSON object kept beside the stream; holds ``options`` and ``fingerprint``
-    """
-
-    def __init__(self, prefix: Path, dtype: Any, metadata: Dict[str, Any]) -> None:
-        self.prefix = prefix
-        self.metadata = metadata
-        self._temporary = prefix.with_name(f".{prefix.name}.{os.getpid()}")
-        self._dtype = dtype
-        self._rows = 0
-        self._elements = 0
-
-    def __enter__(self) -> SideStreamWriter:
-        self._builder = MMapIndexedDatasetBuilder(f"{self._temporary}.bin", dtype=self._dtype)
-        return self
-
-    def add(self, row: np.ndarray) -> None:
-        """Append the row of the next sentence, one-dimensional and of any length."""
-        self._builder.add_item(torch.from_numpy(np.asarray(row, dtype=self._dtype)))
-        self._rows += 1
-        self._elements += len(row)
-
-    def __exit__(
-        self,
-        error_type: Optional[Type[BaseException]],
-        error: Optional[BaseException],
-        traceback: Optional[TracebackType],
-    ) -> None:
-        try:
-            if error_type is None:
-                self._finish()
-        finally:
-            for extension in (".bin", ".idx", ".json"):
-                with suppress(FileNotFoundError):
-                    os.remove(f"{self._temporary}{extension}")
-
-    def _finish(self) -> None:
-        self._builder.finalize(f"{self._temporary}.idx")
-        if self._elements == 0:
-            # An empty file cannot be memory-mapped, so a stream of empty rows carries one byte that no row points to.
-            Path(f"{self._temporary}.bin").write_bytes(b"\0")
-        with open(f"{self._temporary}.json", "w", encoding="utf-8") as stream:
-            json.dump({"rows": self._rows, **self.metadata}, stream, indent=2, sort_keys=True)
-            stream.write("\n")
-        # The JSON goes first and comes last: a kill between the renames leaves a stream that is refused, not a mixture.
-        with suppress(FileNotFoundError):
-            os.remove(f"{self.prefix}.json")
-        for extension in (".bin", ".idx", ".json"):
-            os.replace(f"{self._temporary}{extension}", f"{self.prefix}{extension}")
 
 
 class TaskOptions(Protocol):

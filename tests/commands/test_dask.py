@@ -215,7 +215,7 @@ def test_when_all_workers_are_lost_others_can_go_on(cluster, data, tmp_path, mon
     monkeypatch.setattr(workers.tqdm, "write", start_another)
     cluster.add_worker(killing("os.getpid()", ".labels"))
     main([str(data), "--dask", cluster.address])
-    told = f"all Dask workers are lost: start others with 'dask worker {cluster.address}'"
+    told = f"all Dask workers are lost: start new ones with 'dask worker {cluster.address}'"
     assert capsys.readouterr().err.count(told) == 1
     assert contents(data) == contents(expected)
 

@@ -66,7 +66,7 @@ def test_labels_every_split_and_keeps_the_tables(data, capsys):
     assert "tokens/s" in printed.err
 
 
-def test_prints_the_most_telling_pairs(tmp_path, capsys):
+def test_prints_the_pairs_with_the_highest_pmi(tmp_path, capsys):
     pairs = [("ein hund", "a dog"), ("ein tier", "an animal")] * 10
     run(binarize(tmp_path, {"train": pairs}, "de", "en"))
     bilingual, monolingual = capsys.readouterr().out.split("monolingual table")
@@ -240,7 +240,7 @@ def test_full_disk(tmp_path):
     assert done.returncode == 1
     last_line = done.stderr.decode().splitlines()[-1]
     assert last_line.startswith("error: ")
-    assert last_line.endswith("what was half written is removed")
+    assert last_line.endswith("incomplete output files were removed")
     assert contents(folder) == before
 
 

@@ -14,7 +14,7 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset
 
 import ctxgates
 from fairseq_ctxgates.commands.preceding_sentences import main
-from fairseq_ctxgates.data.side_stream import SideStreamWriter
+from fairseq_ctxgates.data.side_stream_writer import SideStreamWriter
 from fairseq_ctxgates.errors import UserError
 from tests.helpers.corpus import binarize
 
@@ -181,7 +181,7 @@ def test_documents_that_come_back(data, tmp_path, capsys):
     run(data, "--documents", f"train={path}")
     assert rows_of(data) == [None, 0, None, None, None, None]
     warning = capsys.readouterr().err
-    assert warning.startswith(f"warning: {path}: 2 documents come back")
+    assert warning.startswith(f"warning: {path}: 2 document names occur in several places")
     assert "'x'" in warning
     assert "document order" in warning
 
@@ -221,7 +221,11 @@ def refused_names(data: Path, names: Path, message: str) -> None:
 @pytest.mark.parametrize("names", [TRAIN_NAMES[:-1], [*TRAIN_NAMES, "z"], []], ids=["short", "long", "empty"])
 def test_names_of_another_length_than_the_split(data, tmp_path, names):
     path = write(tmp_path / "train.docids", names)
-    refused_names(data, path, rf"{path} names the documents of {len(names)} sentences, but .*data/train has 6.*beside")
+    refused_names(
+        data,
+        path,
+        rf"{path} names the documents of {len(names)} sentences, but .*data/train has 6: .*belongs to this text",
+    )
 
 
 def test_an_empty_name(data, tmp_path):
@@ -272,18 +276,20 @@ def test_blank_lines_at_other_places_than_the_empty_rows(tmp_path):
     data = make_data(tmp_path / "data", train=TRAIN_TEXT, valid=VALID)
     path = tmp_path / "train.de"
     refused_text(
-        data, ["a b", "c", "", "d e f", "a", "", "b b", "c d"], rf"{path}, line 3: blank in one.*give the text"
+        data,
+        ["a b", "c", "", "d e f", "a", "", "b b", "c d"],
+        rf"{path}, line 3: this line is blank either.*give the text",
     )
 
 
 def test_blank_lines_in_place_of_sentences(data, tmp_path):
     """As many lines as rows, two of them blank: this cannot be the text that was binarized."""
-    refused_text(data, ["a b", "", "d e f", "", "b b", "c d"], "train.de, line 2: blank in one")
+    refused_text(data, ["a b", "", "d e f", "", "b b", "c d"], "train.de, line 2: this line is blank either")
 
 
 def test_a_split_that_is_not_there(data, tmp_path):
     path = write(tmp_path / "train.docids", TRAIN_NAMES)
-    message = "--documents test: .*data has no such split; it has train, valid"
+    message = "--documents test: .*data has no such split; its splits are train, valid"
     refused(data, data, message, "--documents", f"train={path}", f"test={path}")
 
 
@@ -350,6 +356,6 @@ def test_interrupted_writing_leaves_the_old_stream(data, tmp_path, monkeypatch, 
     with pytest.raises(UserError if stop == "full disk" else SystemExit) as error:
         run(data, "--one-document")
     if stop == "full disk":
-        assert str(error.value) == "No space left on device; what was half written is removed"
+        assert str(error.value) == "No space left on device; incomplete output files were removed"
     assert contents(data) == before
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

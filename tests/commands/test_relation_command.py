@@ -15,10 +15,9 @@ import pytest
 import ctxgates
 from fairseq_ctxgates.commands.relations import main
 from fairseq_ctxgates.data.data_directory import load_rows
-from fairseq_ctxgates.data.side_stream import SideStreamWriter
+from fairseq_ctxgates.data.side_stream_writer import SideStreamWriter
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.relations.extraction import RelationExtractor, RelationTuple, shards
-from fairseq_ctxgates.relations.extraction.extractor import NotParsed
+from fairseq_ctxgates.relations.extraction import NotParsed, RelationExtractor, RelationTuple, shards
 from fairseq_ctxgates.relations.stream import END_OF_TUPLE
 from tests.helpers.corpus import binarize
 
@@ -239,7 +238,7 @@ def test_work_with_other_options_or_data_is_not_taken_up(data, parser, monkeypat
     parser.sent.clear()
     run(data, "--remove-bpe", "none")
     assert "the f@@ arm@@ ers buy l@@ amps ." in parser.sent
-    assert f"{folder}: unfinished work of another run" in capsys.readouterr().out
+    assert f"{folder}: shards of an interrupted run" in capsys.readouterr().out
     assert folder.exists()
 
 
@@ -339,8 +338,12 @@ def refused(data: Path, message: str, *options: Any) -> None:
     "number, replacement, message",
     [
         (3, "rain falls .", "line 3: Expecting value.*--dump"),
-        (3, '["rain", "falls", "."]', "line 3: a line is an object"),
-        (3, line("rain fell ."), r"line 3: the words are \['rain', 'fell', '.'\], but those of .*data/train, row 3,"),
+        (3, '["rain", "falls", "."]', "line 3: a line must be an object"),
+        (
+            3,
+            line("rain fell ."),
+            r"line 3: the words are \['rain', 'fell', '.'\], but the words of .*data/train, row 3,",
+        ),
         (3, line("rain falls"), "line 3: the words are"),
         (3, '{"tuples": []}', "line 3: the words are None"),
         (1, line("the farmers buy lamps .", ([1], [2], [5])), "line 1: .*names the word 5, but the 5 words"),
@@ -348,8 +351,8 @@ def refused(data: Path, message: str, *options: Any) -> None:
         (1, line("the farmers buy lamps .", ([1.0], [2], [3])), "line 1: .*names the word 1.0"),
         (1, line("the farmers buy lamps .", ([True], [2], [3])), "line 1: .*names the word True"),
         (1, line("the farmers buy lamps .", ("farmers", [2], [3])), "line 1: .*names the word"),
-        (1, line("the farmers buy lamps .", (1, 2, 3)), "line 1: a tuple is "),
-        (1, '{"words": ["the", "farmers", "buy", "lamps", "."], "tuples": [[0, 1]]}', "line 1: a tuple is "),
+        (1, line("the farmers buy lamps .", (1, 2, 3)), "line 1: a tuple must be "),
+        (1, '{"words": ["the", "farmers", "buy", "lamps", "."], "tuples": [[0, 1]]}', "line 1: a tuple must be "),
     ],
 )
 def test_lines_that_do_not_fit(data, tmp_path, number, replacement, message):
@@ -380,15 +383,15 @@ def test_files_that_cannot_be_read(data, tmp_path):
 @pytest.mark.parametrize(
     "options, message",
     [
-        (("--extractor", "jsonl"), "--extractor jsonl .*--relations SPLIT=FILE: give both"),
+        (("--extractor", "jsonl"), "--extractor jsonl .*--relations SPLIT=FILE: give both options"),
         (("--relations", "train=x"), "--extractor jsonl .*: give both"),
-        (("--extractor", "jsonl", "--relations", "test=x"), "data has no such split; it has train, valid"),
+        (("--extractor", "jsonl", "--relations", "test=x"), "data has no such split; its splits are train, valid"),
         (("--extractor", "jsonl", "--relations", "train=x", "train=x"), "names train twice"),
         (("--extractor", "jsonl", "--relations", "train=x:y"), "2 files for 1 data directories"),
         (("--dump", "a:b"), "2 files for 1 data directories"),
-        (("--dump", "/nowhere/at/all"), "a folder that exists"),
-        (("--extractor", "corenlp-openie"), "English only, not 'de'"),
-        (("--extractor", "corenlp-openie", "--language", "fr"), "English only, not 'fr'"),
+        (("--dump", "/nowhere/at/all"), "an existing folder"),
+        (("--extractor", "corenlp-openie"), "supports English only, not 'de'"),
+        (("--extractor", "corenlp-openie", "--language", "fr"), "supports English only, not 'fr'"),
         (("--extractor", "corenlp-dependencies", "--language", "nn"), "no models for the language 'nn'"),
     ],
 )
@@ -422,6 +425,6 @@ def test_without_java_and_without_corenlp(data, tmp_path, monkeypatch):
         patch.setattr("shutil.which", lambda program: None)
         refused(data, "Java is not on PATH", *options)
     monkeypatch.setattr("shutil.which", lambda program: f"/bin/{program}")
-    refused(data, r"CoreNLP is not there: run `make corenlp`.*stanza.install_corenlp\(\).*CORENLP_HOME", *options)
+    refused(data, r"CoreNLP is not installed: run `make corenlp`.*stanza.install_corenlp\(\).*CORENLP_HOME", *options)
     (tmp_path / "nowhere").mkdir()
-    refused(data, "nowhere holds no CoreNLP: run `make corenlp`", *options)
+    refused(data, "nowhere does not contain CoreNLP: run `make corenlp`", *options)

@@ -21,7 +21,12 @@ import requests
 import ctxgates
 from fairseq_ctxgates.commands import relations as command
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.relations.extraction import RelationExtractor, build_extractor, corenlp, relations_of_tokens
+from fairseq_ctxgates.relations.extraction import (
+    RelationExtractor,
+    build_extractor,
+    corenlp_server,
+    relations_of_tokens,
+)
 from tests.helpers.corpus import binarize
 
 # Sentences and the tuples that OpenIE finds, each read word by word, "subject | relation | object".
@@ -230,7 +235,7 @@ def test_a_lost_server_that_comes_back_and_one_that_others_stand_in_for(corenlp_
 
 
 def test_an_address_where_no_server_answers(monkeypatch):
-    monkeypatch.setattr(corenlp, "CONNECTION_SECONDS", 0)
+    monkeypatch.setattr(corenlp_server, "CONNECTION_SECONDS", 0)
     with pytest.raises(UserError, match="no CoreNLP server answers at http://localhost:1; start it"):
         build_extractor("corenlp-openie", "en", ["http://localhost:1/"])
 

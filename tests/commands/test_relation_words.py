@@ -9,14 +9,14 @@ import pytest
 from fairseq_ctxgates.data.data_directory import find_splits
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations.extraction import (
+    NotParsed,
     RelationExtractor,
     RelationTuple,
     build_extractor,
     relations_of_tokens,
     words_of_tokens,
 )
-from fairseq_ctxgates.relations.extraction.corpus import SourceText, find_distinct
-from fairseq_ctxgates.relations.extraction.extractor import NotParsed
+from fairseq_ctxgates.relations.extraction.corpus import SourceText, find_distinct_sentences
 from tests.helpers.corpus import binarize
 
 
@@ -158,7 +158,7 @@ def test_the_source_of_a_split_as_words(tmp_path):
 def test_sentences_that_are_the_same_over_all_splits(tmp_path):
     """As words: other sub-words of the same words are the same sentence."""
     texts = texts_of(tmp_path, train=["a b", "a@@ b", "ab", "", "c"], valid=["c", "a b", "b", ""])
-    numbers, places = find_distinct(texts)
+    numbers, places = find_distinct_sentences(texts)
     assert [row.tolist() for row in numbers] == [[0, 1, 1, 2, 3], [3, 0, 4, 2]]
     assert places.tolist() == [[0, 0], [0, 1], [0, 3], [0, 4], [1, 2]]
 
@@ -181,8 +181,11 @@ def test_a_dictionary_of_other_data(tmp_path):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (("corenlp", "en"), "no extractor.*'corenlp'; there are corenlp-openie, corenlp-dependencies, stanza"),
-        (("corenlp-openie", "de"), "English only, not 'de': take corenlp-dependencies"),
+        (
+            ("corenlp", "en"),
+            "'corenlp' is not a relation extractor: name one of corenlp-openie, corenlp-dependencies, stanza",
+        ),
+        (("corenlp-openie", "de"), "English only, not 'de': use corenlp-dependencies"),
         (("corenlp-dependencies", "eng"), "no models for the language 'eng': name one of .*en.*--language"),
         (("stanza", "en", ["http://localhost:9000"]), "leave out the addresses"),
     ],

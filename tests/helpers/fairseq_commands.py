@@ -23,7 +23,7 @@ from fairseq import checkpoint_utils
 import fairseq_ctxgates
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE
 from fairseq_ctxgates.data.data_directory import Split, find_splits, fingerprint
-from fairseq_ctxgates.data.side_stream import SideStreamWriter
+from fairseq_ctxgates.data.side_stream_writer import SideStreamWriter
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations.stream import Relations
 from fairseq_ctxgates.tasks.context_translation import ContextTranslationConfig, ContextTranslationTask

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fairseq_ctxgates.commands.preceding_sentences import main as preceding_sentences
 from fairseq_ctxgates.data.data_directory import Split, fingerprint
-from fairseq_ctxgates.data.side_stream import SideStreamWriter
+from fairseq_ctxgates.data.side_stream_writer import SideStreamWriter
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.inter_sentence.preceding_sentences import PrecedingSentences
 from tests.helpers.corpus import binarize, make_dictionary, write_split

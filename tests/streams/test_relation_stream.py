@@ -386,7 +386,7 @@ def test_lines_without_an_extractor_have_none(caplog: pytest.LogCaptureFixture) 
 
 def test_an_extractor_that_does_not_exist() -> None:
     config = make_task(relation_extractor="corenlp").cfg
-    with pytest.raises(UserError, match="no extractor of relations called 'corenlp'; there are corenlp-openie"):
+    with pytest.raises(UserError, match="'corenlp' is not a relation extractor: name one of corenlp-openie"):
         Relations.from_interactive_lines(lines_dataset(["a"], make_dictionary(["a"])), None, config, config)
 
 

@@ -15,7 +15,8 @@ from fairseq.dataclass import FairseqDataclass
 
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE
 from fairseq_ctxgates.data.data_directory import Split, find_splits, fingerprint
-from fairseq_ctxgates.data.side_stream import SideStream, SideStreamWriter
+from fairseq_ctxgates.data.side_stream import SideStream
+from fairseq_ctxgates.data.side_stream_writer import SideStreamWriter
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.tasks import context_translation
 from tests.helpers.corpus import binarize

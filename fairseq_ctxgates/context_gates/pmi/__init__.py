@@ -1,12 +1,12 @@
 """Pointwise mutual information (PMI) of words, and the gate labels it gives (Li et al. 2020, equations 6 and 7).
 
-* :mod:`.counting` counts the bilingual and the monolingual table on the training data;
-* :mod:`.table` is such a table: stored, looked up, equation 6;
-* :mod:`.labelling` compares the two tables for every target word: equation 7;
-* :mod:`.sentences` is the text as all three read it, :mod:`.kernels` are their inner loops.
+* :mod:`.counting` counts word pairs for the bilingual and the monolingual table on the training data;
+* :mod:`.table` stores a table and computes PMI from its counts, equation 6;
+* :mod:`.labelling` compares the two tables for each target word, equation 7;
+* :mod:`.sentences` reads the text, :mod:`.sparse_counts` holds the counts, :mod:`.kernels` has the inner loops.
 
-Everything goes by blocks of target types: a block needs the counts of its own types only, so one dense row at a time
-holds them whatever the size of the corpus, and blocks can be handed to as many processes as there are.
+Counting and labelling divide the target types into blocks. A block needs the counts of its own types only, so that one
+dense row at a time is enough for a corpus of any size, and several processes can work on different blocks.
 """
 
 from fairseq_ctxgates.context_gates.pmi.counting import DEFAULT_MEMORY, count_tables, load_tables

@@ -1,8 +1,8 @@
-"""Counting which words are found together (Li et al. 2020, section 2.3), for both tables in one go.
+"""Counting which words occur together (Li et al. 2020, section 2.3), for both tables in one pass.
 
-First the types of every sentence are written to a scratch folder, then blocks of target types are counted from there:
-for each target type y, the types in the contexts of y are tallied in one dense row, C(y, ·). Nothing is sorted and no
-pair is stored more than once, so the cost is that of looking at every pair of every sentence once.
+First the types of all sentences are written to a scratch folder. Then blocks of target types are counted: for each
+target type y, the types in the contexts of y are counted in one dense row, C(y, ·). No pair is sorted or stored twice,
+so the cost is one step for each pair of each sentence.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from tqdm import tqdm
@@ -22,14 +22,22 @@ from fairseq_ctxgates.context_gates.pmi.kernels import EOS, group_contexts, tall
 from fairseq_ctxgates.context_gates.pmi.sentences import (
     Sentences,
     count_types,
+    divide_rows,
     map_array,
     map_split,
-    row_blocks,
+    smallest_dtype,
     starts,
-    types_dtype,
     vocabulary_size,
 )
-from fairseq_ctxgates.context_gates.pmi.table import REMEDY, Member, PMIOptions, PMITable, save_table, table_path
+from fairseq_ctxgates.context_gates.pmi.table import (
+    REMEDY,
+    PMIOptions,
+    PMITable,
+    Provenance,
+    StoredArray,
+    save_table,
+    table_path,
+)
 from fairseq_ctxgates.data.data_directory import Split, fingerprint
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import scratch_folder, write_array
@@ -38,14 +46,14 @@ DEFAULT_MEMORY = 4 << 30
 NAMES = ("bilingual", "monolingual")
 SENTENCES_AT_ONCE = 1 << 15
 PAIRS_AT_ONCE = 1 << 24
-# The bytes that a block needs for every occurrence of its types (see group_contexts) and for every pair it may find.
+# The bytes that a block needs for each occurrence of its types (see group_contexts) and for each possible pair.
 OCCURRENCE_BYTES, PAIR_BYTES = 4 * 8, 4 + 4
 
 
-class Statistics(NamedTuple):
-    """What is known of the training data once its types are collected.
+class TypeStatistics(NamedTuple):
+    """Counts of each target type in the training data.
 
-    occurrences (target types): sentences that each type is in
+    occurrences (target types): the number of sentences with the type
     pairs (2, target types): C(y) of the bilingual and of the monolingual table
     """
 
@@ -54,14 +62,15 @@ class Statistics(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Block:
-    """Consecutive target types to be counted by whoever is handed it; the text is in the scratch folder.
+class CountingBlock:
+    """A unit of work: consecutive target types whose pairs are counted from the text in the scratch folder.
 
-    first: the first of the types
-    occurrences (types): sentences that each is in
-    pairs: how many pairs there are to count, in both tables
-    widths, capacities: of either table, see :func:`tally_contexts`
-    least: pairs that are counted less often are left out
+    number: position of the block, from 0
+    first: the first target type
+    occurrences (types): the number of sentences with each type
+    pairs: the number of pairs to count, in both tables
+    widths, capacities: for each of the two tables, see :func:`tally_contexts`
+    min_count: pairs with a lower count are left out
     """
 
     scratch: Path
@@ -71,14 +80,15 @@ class Block:
     pairs: int
     widths: Tuple[int, int]
     capacities: Tuple[int, int]
-    least: int
+    min_count: int
 
     def part_path(self, name: str, array: str) -> Path:
+        """The file of this block's part of an array of the table ``name``."""
         return self.scratch / f"{name}.{self.number}.{array}"
 
 
-class Margins(NamedTuple):
-    """Of one table, or of a block of its rows, whose pairs are in files.
+class Marginals(NamedTuple):
+    """Marginals of one table, or of a block of its rows; the pairs are in files.
 
     sizes (rows): the number of distinct pairs in each row
     column_counts (context types): the sum of the rows
@@ -100,33 +110,37 @@ def count_tables(
     """Count the bilingual and the monolingual table of equation 6 and store them in ``folder``.
 
     Args:
-        splits: the training data, of one language pair; all with the same dictionaries (see :func:`check_split`)
-        folder: where the tables go; while counting, also some 10 bytes a token and 8 bytes a distinct pair of scratch
+        splits: the training data of one language pair; all have the same dictionaries (see :func:`check_split`)
+        folder: folder for the tables; its file system also needs space for a scratch folder, about 10 bytes for each
+            token and 8 bytes for each distinct pair
         memory: bytes for the arrays of all processes together
-        workers: how many processes the executor has
-        executor: runs the blocks, on processes that see the same files; the result is the same as without
+        workers: number of processes of the executor
+        executor: runs the blocks in processes that see the same files; the result does not depend on it
     """
     source_lang, target_lang = splits[0].source_lang, splits[0].target_lang
     widths = (vocabulary_size(splits[0], source_lang), vocabulary_size(splits[0], target_lang))
-    metadata = describe(splits)
+    provenance = training_provenance(splits)
     frequencies = token_frequencies(splits, widths) if options.counts == "frequency" else []
     with scratch_folder(folder, "pmi") as scratch:
         statistics = collect_types(splits, scratch, widths, show_progress)
-        blocks = divide(statistics, scratch, options.min_count, widths, memory / 2 / workers, workers)
-        margins = run_blocks(blocks, executor, show_progress)
+        blocks = make_blocks(statistics, scratch, options.min_count, widths, memory / 2 / workers, workers)
+        marginals = run_blocks(blocks, executor, show_progress)
         for number, name in enumerate(NAMES):
-            members = table_members(name, blocks, margins[number], statistics.pairs[number])
+            arrays = table_arrays(name, blocks, marginals[number], statistics.pairs[number])
             if options.counts == "frequency":
-                members["row_counts"] = Member.of(frequencies[1])
-                members["column_counts"] = Member.of(frequencies[number])
+                arrays["row_counts"] = StoredArray.from_array(frequencies[1])
+                arrays["column_counts"] = StoredArray.from_array(frequencies[number])
             path = table_path(folder, name, source_lang, target_lang)
-            save_table(path, int(statistics.pairs[number].sum()), members, options, metadata)
+            save_table(path, int(statistics.pairs[number].sum()), arrays, options, provenance)
     return load_tables(folder, source_lang, target_lang, verify=False)
 
 
 def load_tables(folder: Path, source_lang: str, target_lang: str, verify: bool = True) -> Tuple[PMITable, PMITable]:
-    """The bilingual and the monolingual table of a language pair; UserError when one is missing or damaged, or when
-    they were not made together."""
+    """Load the bilingual and the monolingual table of a language pair.
+
+    Raises:
+        UserError: a table is missing or damaged, or the two tables are from different runs
+    """
     paths = [table_path(folder, name, source_lang, target_lang) for name in NAMES]
     bilingual, monolingual = (PMITable.load(path, verify) for path in paths)
     if bilingual.metadata != monolingual.metadata:
@@ -134,8 +148,8 @@ def load_tables(folder: Path, source_lang: str, target_lang: str, verify: bool =
     return bilingual, monolingual
 
 
-def describe(splits: Sequence[Split]) -> Dict[str, Any]:
-    """What tables were made of: digests of the dictionaries, and of each split of the training data."""
+def training_provenance(splits: Sequence[Split]) -> Provenance:
+    """Digests of the dictionaries, and of each split of the training data."""
     training: Dict[str, List[Dict[str, str]]] = {}
     for split in splits:
         training.setdefault(split.name, []).append(fingerprint(split))
@@ -145,13 +159,15 @@ def describe(splits: Sequence[Split]) -> Dict[str, Any]:
 def dictionary_digests(split: Split) -> Dict[str, str]:
     """A digest of the source and of the target dictionary."""
     return {
-        side: hashlib.blake2b(split.dictionary_path(lang).read_bytes(), digest_size=16).hexdigest()
-        for side, lang in (("source", split.source_lang), ("target", split.target_lang))
+        role: hashlib.blake2b(split.dictionary_path(lang).read_bytes(), digest_size=16).hexdigest()
+        for role, lang in (("source", split.source_lang), ("target", split.target_lang))
     }
 
 
-def collect_types(splits: Sequence[Split], scratch: Path, widths: Tuple[int, int], show_progress: bool) -> Statistics:
-    """Write the types of every sentence to the scratch folder, see :func:`types_of_sentences`."""
+def collect_types(
+    splits: Sequence[Split], scratch: Path, widths: Tuple[int, int], show_progress: bool
+) -> TypeStatistics:
+    """Write the types of all sentences to the scratch folder, see :func:`types_of_sentences`."""
     texts = [map_split(split) for split in splits]
     occurrences, pairs = np.zeros(widths[1], np.int64), np.zeros((2, widths[1]), np.int64)
     sizes: List[List[np.ndarray]] = [[], []]
@@ -165,11 +181,11 @@ def collect_types(splits: Sequence[Split], scratch: Path, widths: Tuple[int, int
     names = ("source.types", "target.types", "target.preceding")
     with bar, ExitStack() as stack:
         files = [stack.enter_context(open(scratch / name, "wb")) for name in names]
-        for source, target in parts_of(texts):
+        for source, target in sentence_chunks(texts):
             source_types, _, source_sizes = types_of_sentences(*source, widths[0])
             target_types, preceding, target_sizes = types_of_sentences(*target, widths[1])
-            files[0].write(source_types.astype(types_dtype(widths[0])).data)
-            files[1].write(target_types.astype(types_dtype(widths[1])).data)
+            files[0].write(source_types.astype(smallest_dtype(widths[0])).data)
+            files[1].write(target_types.astype(smallest_dtype(widths[1])).data)
             files[2].write(preceding.data)
             occurrences += np.bincount(target_types, minlength=widths[1])
             pairs[0] += weighted_count(target_types, np.repeat(source_sizes, target_sizes), widths[1])
@@ -177,73 +193,74 @@ def collect_types(splits: Sequence[Split], scratch: Path, widths: Tuple[int, int
             sizes[0].append(source_sizes)
             sizes[1].append(target_sizes)
             bar.update(len(source_sizes))
-    for name, side_sizes in zip(("source.start", "target.start"), sizes):
-        starts(np.concatenate(side_sizes)).tofile(scratch / name)
-    return Statistics(occurrences, pairs)
+    for name, chunk_sizes in zip(("source.start", "target.start"), sizes):
+        starts(np.concatenate(chunk_sizes)).tofile(scratch / name)
+    return TypeStatistics(occurrences, pairs)
 
 
 def token_frequencies(splits: Sequence[Split], widths: Tuple[int, int]) -> List[np.ndarray]:
-    """How many tokens each source type and each target type has, end of sentence left out."""
+    """The number of tokens of each source type and of each target type, without end of sentence."""
     texts = [map_split(split) for split in splits]
     frequencies = [
-        np.sum([count_types(text[side].ids, width) for text in texts], axis=0) for side, width in enumerate(widths)
+        np.sum([count_types(text[language].ids, width) for text in texts], axis=0)
+        for language, width in enumerate(widths)
     ]
     for frequency in frequencies:
         frequency[EOS] = 0
     return frequencies
 
 
-def parts_of(texts: Sequence[Tuple[Sentences, Sentences]]) -> Iterator[Tuple[Sentences, Sentences]]:
-    """Source and target of a few thousand sentence pairs at a time."""
+def sentence_chunks(texts: Sequence[Tuple[Sentences, Sentences]]) -> Iterator[Tuple[Sentences, Sentences]]:
+    """Source and target of at most ``SENTENCES_AT_ONCE`` sentence pairs at a time."""
     for source, target in texts:
         for first in range(0, len(source.start) - 1, SENTENCES_AT_ONCE):
-            part = slice(first, first + SENTENCES_AT_ONCE + 1)
-            yield Sentences(source.ids, source.start[part]), Sentences(target.ids, target.start[part])
+            chunk = slice(first, first + SENTENCES_AT_ONCE + 1)
+            yield Sentences(source.ids, source.start[chunk]), Sentences(target.ids, target.start[chunk])
 
 
 def weighted_count(types: np.ndarray, weights: np.ndarray, vocabulary: int) -> np.ndarray:
-    """The sum of the weights of each type; exact, although bincount sums in float64, because it stays below 2^53."""
+    """The sum of the weights of each type; bincount sums in float64, which is exact below 2^53."""
     return np.bincount(types, weights, minlength=vocabulary).astype(np.int64)
 
 
-def divide(
-    statistics: Statistics, scratch: Path, least: int, widths: Tuple[int, int], memory: float, workers: int
-) -> List[Block]:
-    """Blocks of target types that take about equally long and fit in ``memory`` bytes."""
+def make_blocks(
+    statistics: TypeStatistics, scratch: Path, min_count: int, widths: Tuple[int, int], memory: float, workers: int
+) -> List[CountingBlock]:
+    """Blocks of target types with about equal work; the arrays of each block fit in ``memory`` bytes."""
     distinct = np.minimum(statistics.pairs, np.array(widths)[:, None])
     size = statistics.occurrences * OCCURRENCE_BYTES + distinct.max(axis=0) * PAIR_BYTES
     work = statistics.pairs.sum(axis=0)
-    number = max(1, min(8 * workers, int(work.sum()) // PAIRS_AT_ONCE))
+    num_blocks = max(1, min(8 * workers, int(work.sum()) // PAIRS_AT_ONCE))
     return [
-        Block(
-            scratch=scratch.absolute(),  # another process may work elsewhere
+        CountingBlock(
+            scratch=scratch.absolute(),  # another process may have another working directory
             number=position,
             first=first,
             occurrences=statistics.occurrences[first:last],
             pairs=int(work[first:last].sum()),
             widths=widths,
             capacities=(int(distinct[0, first:last].sum()), int(distinct[1, first:last].sum())),
-            least=least,
+            min_count=min_count,
         )
-        for position, (first, last) in enumerate(row_blocks(work, size, memory, number))
+        for position, (first, last) in enumerate(divide_rows(work, size, memory, num_blocks))
     ]
 
 
-def run_blocks(blocks: List[Block], executor: Optional[Executor], show_progress: bool) -> List[Margins]:
-    """Count all blocks; returns the margins of both tables."""
+def run_blocks(blocks: List[CountingBlock], executor: Optional[Executor], show_progress: bool) -> List[Marginals]:
+    """Count all blocks and return the marginals of both tables."""
     sizes: List[List[np.ndarray]] = [[], []]
     column_counts = [np.zeros(width, np.int64) for width in blocks[0].widths]
     total = sum(block.pairs for block in blocks)
     with tqdm(total=total, desc="counting", unit=" pairs", unit_scale=True, disable=not show_progress) as bar:
         for block, counted in zip(blocks, (map if executor is None else executor.map)(count_block, blocks)):
-            for table, margins in enumerate(counted):
-                sizes[table].append(margins.sizes)
-                column_counts[table] += margins.column_counts
+            for table, marginals in enumerate(counted):
+                sizes[table].append(marginals.sizes)
+                column_counts[table] += marginals.column_counts
             bar.update(block.pairs)
-    return [Margins(np.concatenate(sizes[table]), column_counts[table]) for table in range(2)]
+    return [Marginals(np.concatenate(sizes[table]), column_counts[table]) for table in range(2)]
 
 
-def count_block(block: Block) -> Tuple[Margins, Margins]:
+def count_block(block: CountingBlock) -> Tuple[Marginals, Marginals]:
     """Count one block of target types for both tables, and write the pairs to the scratch folder."""
     source, target, preceding = map_types(block.scratch, block.widths)
     row_start = starts(block.occurrences)
@@ -254,35 +271,41 @@ def count_block(block: Block) -> Tuple[Margins, Margins]:
 
 
 def map_types(scratch: Path, widths: Tuple[int, int]) -> Tuple[Sentences, Sentences, np.ndarray]:
-    """What :func:`collect_types` wrote: the types of the source, of the target, and how many of them precede each."""
+    """Memory-map the source types, the target types, and the length of each target type's target context."""
     source, target = (
         Sentences(
-            map_array(scratch / f"{side}.types", types_dtype(width)), map_array(scratch / f"{side}.start", np.int64)
+            map_array(scratch / f"{role}.types", smallest_dtype(width)),
+            map_array(scratch / f"{role}.start", np.dtype(np.int64)),
         )
-        for side, width in zip(("source", "target"), widths)
+        for role, width in zip(("source", "target"), widths)
     )
-    return source, target, map_array(scratch / "target.preceding", np.int32)
+    return source, target, map_array(scratch / "target.preceding", np.dtype(np.int32))
 
 
-def tally_block(block: Block, table: int, row_start: np.ndarray, spans: np.ndarray, contexts: np.ndarray) -> Margins:
-    """Count one block for one table (0 or 1 of NAMES) and write its pairs to files."""
+def tally_block(
+    block: CountingBlock, table: int, row_start: np.ndarray, spans: np.ndarray, contexts: np.ndarray
+) -> Marginals:
+    """Count one block for one table (its index in ``NAMES``) and write the pairs to files."""
     columns, counts, sizes, column_counts, _ = tally_contexts(
-        row_start, spans[:, table], contexts, block.widths[table], block.capacities[table], block.least
+        row_start, spans[:, table], contexts, block.widths[table], block.capacities[table], block.min_count
     )
     write_array(block.part_path(NAMES[table], "columns"), columns)
     write_array(block.part_path(NAMES[table], "pair_counts"), counts)
-    return Margins(sizes, column_counts)
+    return Marginals(sizes, column_counts)
 
 
-def table_members(name: str, blocks: List[Block], margins: Margins, row_counts: np.ndarray) -> Dict[str, Member]:
-    """The arrays of a table, put together from its blocks."""
-    row_start = starts(margins.sizes)
-    members = {
-        "row_counts": Member.of(row_counts),
-        "column_counts": Member.of(margins.column_counts),
-        "row_start": Member.of(row_start),
+def table_arrays(
+    name: str, blocks: List[CountingBlock], marginals: Marginals, row_counts: np.ndarray
+) -> Dict[str, StoredArray]:
+    """The arrays of a table, joined from the files of its blocks."""
+    row_start = starts(marginals.sizes)
+    arrays = {
+        "row_counts": StoredArray.from_array(row_counts),
+        "column_counts": StoredArray.from_array(marginals.column_counts),
+        "row_start": StoredArray.from_array(row_start),
     }
-    for array, dtype in (("columns", types_dtype(len(margins.column_counts))), ("pair_counts", np.uint32)):
+    column_dtype = smallest_dtype(len(marginals.column_counts))
+    for array, dtype in (("columns", column_dtype), ("pair_counts", np.dtype(np.uint32))):
         paths = [block.part_path(name, array) for block in blocks]
-        members[array] = Member(dtype, int(row_start[-1]), map(partial(np.fromfile, dtype=dtype), paths))
-    return members
+        arrays[array] = StoredArray(dtype, int(row_start[-1]), map(partial(np.fromfile, dtype=dtype), paths))
+    return arrays

@@ -1,32 +1,34 @@
 """The loops over words and pairs of words, compiled by Numba.
 
-They stand in one file because Numba keeps compiled functions until *their* file changes: a loop in another file
-would go on with the old version of what it calls.
+All loops are in one file because Numba recompiles a cached function only when the file of this function changes. A loop
+in another file would still call the old version of a changed function.
 """
 
 from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Tuple
+from typing import Any, Callable, Tuple
 
 import numba
 import numpy as np
 from fairseq.data import Dictionary
 
-if TYPE_CHECKING:
-    from fairseq_ctxgates.context_gates.pmi.table import PMICounts
+from fairseq_ctxgates.context_gates.pmi.sparse_counts import PMICounts
 
 EOS = Dictionary().eos()
-FETCHED = 64  # contexts that are read ahead, see fetch()
+PREFETCHED = 64  # number of contexts that prefetch() reads ahead
 
-# fairseq makes every logger speak of everything, and Numba has much to say.
+# fairseq sets the root logger to INFO; silence Numba.
 logging.getLogger("numba").setLevel(logging.WARNING)
 
 
-def compiled(function: Callable, decorate: Callable = partial(numba.njit, nogil=True)) -> Any:
-    """Compile a function of numbers and arrays, and keep the result on disk where there is a place for it. Other
-    threads run beside it: a Dask worker's other blocks, and the one that tells the scheduler that it lives."""
+def compiled(function: Callable, decorate: Callable = partial(numba.njit, nogil=True)) -> Callable[..., Any]:
+    """Compile a function of numbers and arrays, and cache the result on disk if possible.
+
+    The compiled function releases Python's global lock, so that the other threads of a Dask worker can run: those with
+    other blocks, and the one that sends the worker's heartbeat to the scheduler.
+    """
     try:
         return decorate(cache=True)(function)
     except RuntimeError:  # the package and the home directory are both read-only
@@ -41,14 +43,14 @@ def types_of_sentences(
 
     Returns:
         ``types`` (types of all sentences);
-        ``preceding``, of the same length: how many types of its sentence, which are the first ones in ``types``, stand
-        somewhere before the type's last occurrence (itself included when it occurs twice);
+        ``preceding`` (types of all sentences): how many types of the sentence occur before the last occurrence of this
+        type (the type itself included when it occurs twice); they are the first types of the sentence in ``types``;
         ``sizes`` (sentences): the number of types in each
     """
     types = np.empty(start[-1] - start[0], np.int32)
     preceding = np.empty(len(types), np.int32)
     sizes = np.empty(len(start) - 1, np.int64)
-    place = np.full(vocabulary, -1, np.int64)  # of each type in `types`, in the sentence where it was last seen
+    place = np.full(vocabulary, -1, np.int64)  # index in `types` where each type was last seen
     found = 0
     for sentence in range(len(sizes)):
         first = found
@@ -78,15 +80,15 @@ def group_contexts(
     """The contexts of every occurrence of the types from ``first`` on, grouped by type (a counting sort).
 
     Args:
-        words (target tokens): the types whose contexts are wanted, sentence after sentence
+        words (target tokens): the types whose contexts are collected, sentence after sentence
         target_start, source_start (sentences + 1): where the sentences begin
-        preceding (target tokens): the length of each word's target context; when empty, all that stand
+        preceding (target tokens): the length of each word's target context; if empty, the target context is all words
             before it in its sentence
-        row_start (types + 1): where the occurrences of each type shall begin in the result, see :func:`starts`
+        row_start (types + 1): where the occurrences of each type begin in the result, see :func:`starts`
 
     Returns:
-        (occurrences, 2, 2): begin and end of the context in the source, and in the target; in the order of the text
-        within a type
+        (occurrences, 2, 2): begin and end of the context in the source, and in the target; the occurrences of a type
+        are in the order of the text
     """
     last = first + len(row_start) - 1
     following = row_start.copy()
@@ -104,54 +106,56 @@ def group_contexts(
 
 
 @compiled
-def fetch(contexts: np.ndarray, spans: np.ndarray) -> int:
-    """Read the first and the last element of some contexts, so that all are on their way from memory together.
+def prefetch(contexts: np.ndarray, spans: np.ndarray) -> int:
+    """Read the first and the last element of several contexts, so that the processor loads all of them in parallel.
 
-    The contexts of a type lie scattered over the text. Waiting for them one by one takes longer than counting them.
+    The contexts of a type are scattered over the text. Loading them one after the other takes longer than counting.
 
     Returns:
-        nothing of interest, but were it not returned and used, the compiler would leave out the reading
+        a meaningless checksum; without it the compiler would remove the reads
     """
-    mixed = 0
+    checksum = 0
     for span in range(len(spans)):
         if spans[span, 0] < spans[span, 1]:
-            mixed ^= contexts[spans[span, 0]] ^ contexts[spans[span, 1] - 1]
-    return mixed
+            checksum ^= contexts[spans[span, 0]] ^ contexts[spans[span, 1] - 1]
+    return checksum
 
 
 @compiled
 def tally_contexts(
-    row_start: np.ndarray, spans: np.ndarray, contexts: np.ndarray, width: int, capacity: int, least: int
+    row_start: np.ndarray, spans: np.ndarray, contexts: np.ndarray, width: int, capacity: int, min_count: int
 ) -> Tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:
     """C(y, ·) for consecutive target types y.
 
     Args:
         row_start (rows + 1): where the occurrences of each y begin in ``spans``
-        spans (occurrences, 2): begin and end, in ``contexts``, of the types that y is found with there
+        spans (occurrences, 2): begin and end of the context of each occurrence of y in ``contexts``
         width: the number of context types
-        capacity: the number of distinct pairs at most
-        least: pairs that are counted less often are left out
+        capacity: the maximum number of distinct pairs
+        min_count: pairs with a lower count are left out
 
     Returns:
         ``columns`` and ``counts`` (pairs), row after row; ``sizes`` (rows): the pairs in each row;
-        ``column_counts`` (width): the sum of all rows, pairs that were left out included;
-        what :func:`fetch` returned
+        ``column_counts`` (width): the sum of all rows, including the pairs that were left out;
+        the checksum of :func:`prefetch`
     """
     columns = np.empty(capacity + 1, contexts.dtype)
     counts = np.empty(capacity, np.uint32)
     sizes = np.empty(len(row_start) - 1, np.int64)
     column_counts = np.zeros(width, np.int64)
     row = np.zeros(width, np.uint32)
-    kept = mixed = 0
+    kept = checksum = 0
     for number in range(len(sizes)):
         first = found = kept
-        for batch in range(row_start[number], row_start[number + 1], FETCHED):
-            stop = min(batch + FETCHED, row_start[number + 1])
-            mixed ^= fetch(contexts, spans[batch:stop])
+        for batch in range(row_start[number], row_start[number + 1], PREFETCHED):
+            stop = min(batch + PREFETCHED, row_start[number + 1])
+            checksum ^= prefetch(contexts, spans[batch:stop])
             for occurrence in range(batch, stop):
                 for position in range(spans[occurrence, 0], spans[occurrence, 1]):
                     context = contexts[position]
-                    columns[found] = context  # kept if it is new; a branch would often be predicted wrongly
+                    columns[found] = (
+                        context  # overwritten unless it is new; no branch, which would often be mispredicted
+                    )
                     found += row[context] == 0
                     row[context] += 1
         for place in range(first, found):
@@ -159,11 +163,11 @@ def tally_contexts(
             count = row[column]
             row[column] = 0
             column_counts[column] += count
-            if count >= least:
+            if count >= min_count:
                 columns[kept], counts[kept] = column, count
                 kept += 1
         sizes[number] = kept - first
-    return columns[:kept], counts[:kept], sizes, column_counts, mixed
+    return columns[:kept], counts[:kept], sizes, column_counts, checksum
 
 
 @partial(compiled, decorate=numba.vectorize)
@@ -172,8 +176,8 @@ def pointwise_mutual_information(
 ) -> float:  # equation 6
     """log Z + log C(μ, ν) − log C(μ) − log C(ν), natural logarithm, given C(μ, ν), C(μ), C(ν) and Z.
 
-    Written with one division, so that equal ratios of counts give equal numbers: equation 7 compares them with ">".
-    Normalized by −log P(μ, ν) (Bouma 2009): 1 for words that are only ever found together.
+    The formula has one division, so that equal ratios of counts give equal values: equation 7 compares them with ">".
+    Normalized PMI is divided by −log P(μ, ν) (Bouma 2009); it is 1 for words that only occur together.
     """
     value = np.log(total * pair / (row * column))
     if not normalized:
@@ -183,7 +187,7 @@ def pointwise_mutual_information(
 
 @compiled
 def find_pairs(words: np.ndarray, contexts: np.ndarray, counts: PMICounts) -> np.ndarray:
-    """The place of each pair in ``counts.columns``, -1 for a pair that is not there."""
+    """The index of each pair in ``counts.columns``, -1 for a pair that was not counted."""
     places = np.full(len(words), -1, np.int64)
     for number in range(len(words)):
         for place in range(counts.row_start[words[number]], counts.row_start[words[number] + 1]):
@@ -208,15 +212,15 @@ def score_contexts(
     Args:
         row_start (types + 1): where the occurrences of each type begin in ``spans``
         spans (occurrences, 2): begin and end of each occurrence's context in ``contexts``
-        counts, normalized: of the :class:`PMITable`
-        mean: take the mean over the words of the context that the table has, instead of the maximum over all
+        counts, normalized: attributes of the :class:`PMITable`
+        mean: take the mean over the context words that were seen with the word, instead of the maximum over all
 
     Returns:
-        scores (occurrences), −∞ where the table has no word of the context; what :func:`fetch` returned
+        scores (occurrences), −∞ if no word of the context was seen with the word; the checksum of :func:`prefetch`
     """
     scores = np.full(len(spans), -np.inf)
     row = np.full(len(counts.column_counts), -np.inf)  # PMI of one type with every context type
-    mixed, total = 0, float(counts.total[0])
+    checksum, total = 0, float(counts.total[0])
     for number in range(len(row_start) - 1):
         word = first + number
         if row_start[number] == row_start[number + 1]:
@@ -230,9 +234,9 @@ def score_contexts(
                 total,
                 normalized,
             )
-        for batch in range(row_start[number], row_start[number + 1], FETCHED):
-            stop = min(batch + FETCHED, row_start[number + 1])
-            mixed ^= fetch(contexts, spans[batch:stop])
+        for batch in range(row_start[number], row_start[number + 1], PREFETCHED):
+            stop = min(batch + PREFETCHED, row_start[number + 1])
+            checksum ^= prefetch(contexts, spans[batch:stop])
             for occurrence in range(batch, stop):
                 best, summed, seen = -np.inf, 0.0, 0
                 for position in range(spans[occurrence, 0], spans[occurrence, 1]):
@@ -244,4 +248,4 @@ def score_contexts(
                 scores[occurrence] = summed / seen if seen > 0 else best
         for place in range(counts.row_start[word], counts.row_start[word + 1]):
             row[counts.columns[place]] = -np.inf
-    return scores, mixed
+    return scores, checksum

@@ -1,4 +1,4 @@
-"""Which of the two contexts a target word owes itself to (Li et al. 2020, equation 7)."""
+"""Which context, source or target, has the higher PMI with a target word (Li et al. 2020, equation 7)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fairseq_ctxgates.context_gates.pmi.kernels import EOS, group_contexts, scor
 from fairseq_ctxgates.context_gates.pmi.sentences import (
     Sentences,
     count_types,
+    divide_rows,
     map_split,
-    row_blocks,
     starts,
     vocabulary_size,
 )
@@ -27,13 +27,15 @@ from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import scratch_folder, write_array
 
 TOKENS_AT_ONCE = 1 << 20
-TOKEN_BYTES = 4 * 8 + 2 * 8 + 8 + 4  # spans, scores, position, and label while it is decided
+TOKEN_BYTES = 4 * 8 + 2 * 8 + 8 + 4  # spans, scores, position, temporary label
 
 
 @dataclass(frozen=True)
 class GateLabeller:
-    """z* of equation 7: SOURCE where a target word's PMI with the source sentence is higher than its PMI with the
-    target words before it, TARGET where it is not, IGNORE where both are −∞ (no pair was seen) and at end of sentence.
+    """z* of equation 7 for target words.
+
+    The label is SOURCE if the word's PMI with the source sentence is higher than its PMI with the preceding target
+    words, otherwise TARGET. It is IGNORE if both are −∞ (no pair was seen), and for end of sentence.
     """
 
     bilingual: PMITable
@@ -41,6 +43,7 @@ class GateLabeller:
 
     @property
     def options(self) -> PMIOptions:
+        """How the words of the two tables were counted."""
         return self.bilingual.options
 
     def label(self, source_ids: np.ndarray, target_ids: np.ndarray, words: Optional[np.ndarray] = None) -> np.ndarray:
@@ -49,11 +52,11 @@ class GateLabeller:
         return self.label_sentences(source, target, words)
 
     def label_sentences(self, source: Sentences, target: Sentences, words: Optional[np.ndarray] = None) -> np.ndarray:
-        """The labels of the target tokens of any number of sentences (one call for all is much faster).
+        """The labels of the target tokens of several sentences; one call for all sentences is much faster.
 
         Args:
-            words (target tokens): label these in place of the target's tokens, each where that token stands, after the
-                same words: what a model predicted under forced decoding. End of sentence stays where it is.
+            words (target tokens): label these words instead of the target tokens, each in the context of the target
+                token at its position: a model's predictions under forced decoding. End of sentence keeps its position.
 
         Returns:
             (target tokens) uint8
@@ -64,25 +67,27 @@ class GateLabeller:
             if len(ids) and not 0 <= ids.min() <= ids.max() < size:
                 raise ValueError(f"token ids from {ids.min()} to {ids.max()}, but the tables have {size} types")
         row_start = starts(count_types(words, rows))
-        order, labels = self.label_rows(source, target, words, 0, row_start)
+        positions, labels = self.label_types(source, target, words, 0, row_start)
         ordered = np.empty_like(labels)
-        ordered[order] = labels
+        ordered[positions] = labels
         return ordered
 
-    def label_rows(
+    def label_types(
         self, source: Sentences, target: Sentences, words: np.ndarray, first: int, row_start: np.ndarray
     ) -> Tuple[np.ndarray, np.ndarray]:
-        """The labels of the occurrences of the types from ``first`` on, grouped by type; ``row_start`` as in
-        :func:`group_contexts`.
+        """The labels of all occurrences of the types from ``first`` on, grouped by type.
+
+        Args:
+            row_start: see :func:`group_contexts`
 
         Returns:
-            their positions among the target tokens, int64; their labels, uint8
+            the positions of the occurrences in the target tokens, (occurrences,) int64; their labels, uint8
         """
         spans = group_contexts(words, target.start, source.start, np.empty(0, np.int32), first, row_start)
         mean = self.options.strategy == "mean"
         scores = [
-            score_contexts(first, row_start, spans[:, side], contexts, table.counts, table.normalized, mean)[0]
-            for side, contexts, table in ((0, source.ids, self.bilingual), (1, target.ids, self.monolingual))
+            score_contexts(first, row_start, spans[:, language], contexts, table.counts, table.normalized, mean)[0]
+            for language, contexts, table in ((0, source.ids, self.bilingual), (1, target.ids, self.monolingual))
         ]
         positions = spans[:, 1, 1].copy()
         labels = np.where(scores[0] > scores[1], SOURCE, TARGET).astype(np.uint8)
@@ -92,13 +97,13 @@ class GateLabeller:
 
 
 @dataclass(frozen=True)
-class Block:
-    """Consecutive target types whose occurrences in a split are to be labelled by whoever is handed it.
+class LabellingBlock:
+    """A unit of work: consecutive target types whose occurrences in a split are labelled.
 
-    folder: where the tables are
-    scratch: where the result goes
-    first: the first of the types
-    occurrences (types): how often each stands in the target
+    folder: folder of the tables
+    scratch: folder for the result
+    first: the first target type
+    occurrences (types): how often each type occurs in the target
     """
 
     split: Split
@@ -108,6 +113,7 @@ class Block:
     occurrences: np.ndarray
 
     def part_path(self, array: str) -> Path:
+        """The file of this block's ``positions`` or ``labels``."""
         return self.scratch / f"{self.first}.{array}"
 
 
@@ -119,11 +125,11 @@ def label_split(
     executor: Optional[Executor] = None,
     show_progress: bool = False,
 ) -> np.ndarray:
-    """The labels of all target tokens of a split, by the tables in ``folder``.
+    """Label all target tokens of a split with the tables in ``folder``.
 
     Args:
-        split: with the dictionaries of the tables (see :func:`check_split`)
-        folder: of the tables; while labelling, also 9 bytes a token of scratch
+        split: a split with the dictionaries of the tables (see :func:`check_split`)
+        folder: folder of the tables; its file system also needs space for a scratch folder, 9 bytes for each token
         memory, workers, executor: as in :func:`count_tables`
 
     Returns:
@@ -131,16 +137,16 @@ def label_split(
     """
     _, target = map_split(split)
     occurrences = count_types(target.ids, vocabulary_size(split, split.target_lang))
-    number = max(1, min(8 * workers, len(target.ids) // TOKENS_AT_ONCE))
-    rows = row_blocks(occurrences, occurrences * TOKEN_BYTES, memory / 2 / workers, number)
+    num_blocks = max(1, min(8 * workers, len(target.ids) // TOKENS_AT_ONCE))
+    ranges = divide_rows(occurrences, occurrences * TOKEN_BYTES, memory / 2 / workers, num_blocks)
     labels = np.full(len(target.ids), IGNORE, np.uint8)
     bar = tqdm(
         total=len(labels), desc=f"labelling {split.name}", unit=" tokens", unit_scale=True, disable=not show_progress
     )
     with bar, scratch_folder(folder, "pmi") as scratch:
-        # Another process may work elsewhere.
-        where = (replace(split, data_dir=split.data_dir.absolute()), folder.absolute(), scratch.absolute())
-        blocks = [Block(*where, first, occurrences[first:last]) for first, last in rows]
+        # Another process may have another working directory.
+        places = (replace(split, data_dir=split.data_dir.absolute()), folder.absolute(), scratch.absolute())
+        blocks = [LabellingBlock(*places, first, occurrences[first:last]) for first, last in ranges]
         for block, tokens in zip(blocks, (map if executor is None else executor.map)(label_block, blocks)):
             positions = np.fromfile(block.part_path("positions"), np.int64)
             labels[positions] = np.fromfile(block.part_path("labels"), np.uint8)
@@ -148,22 +154,22 @@ def label_split(
     return labels
 
 
-def label_block(block: Block) -> int:
-    """Write positions and labels to the scratch folder, see :meth:`GateLabeller.label_rows`; returns how many."""
+def label_block(block: LabellingBlock) -> int:
+    """Write positions and labels to the scratch folder, see :meth:`GateLabeller.label_types`; return their number."""
     split = block.split
     labeller = GateLabeller(*load_tables(block.folder, split.source_lang, split.target_lang, verify=False))
     source, target = map_split(split)
-    positions, labels = labeller.label_rows(source, target, target.ids, block.first, starts(block.occurrences))
+    positions, labels = labeller.label_types(source, target, target.ids, block.first, starts(block.occurrences))
     write_array(block.part_path("positions"), positions)
     write_array(block.part_path("labels"), labels)
     return len(positions)
 
 
 def load_labeller(data_dir: Path, source_lang: str, target_lang: str) -> GateLabeller:
-    """The labeller whose tables lie in a data directory, after checking that they were made for its data.
+    """Load the tables of a data directory, and check that they were made from its data.
 
     Raises:
-        UserError: a table is missing or damaged, or was made with other dictionaries or other training data
+        UserError: a table is missing or damaged, or was made from other dictionaries or other training data
     """
     labeller = GateLabeller(*load_tables(data_dir, source_lang, target_lang))
     metadata = labeller.bilingual.metadata

@@ -1,9 +1,9 @@
-"""Sentences as flat arrays of token ids, and their division into blocks of target types."""
+"""Texts as flat arrays of token ids, and the division of target types into blocks."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, List, NamedTuple, Tuple
+from typing import List, NamedTuple, Tuple
 
 import numpy as np
 from fairseq.data import Dictionary
@@ -14,42 +14,45 @@ from fairseq_ctxgates.errors import UserError
 
 
 class Sentences(NamedTuple):
-    """A text: ``ids`` (tokens) holds the token ids of all sentences one after the other, ``start`` (sentences + 1)
-    where each sentence begins."""
+    """A text as one array of token ids.
+
+    ids (tokens): the token ids of all sentences, one sentence after the other
+    start (sentences + 1): where each sentence begins in ``ids``
+    """
 
     ids: np.ndarray
     start: np.ndarray
 
 
-def map_array(path: Path, dtype: Any) -> np.ndarray:
-    """A file of numbers, memory-mapped; changes to the array do not reach the file."""
-    # Copy-on-write instead of read-only, because Numba would compile everything once more for read-only arrays.
+def map_array(path: Path, dtype: np.dtype) -> np.ndarray:
+    """Memory-map a file of numbers; changes to the array are not written to the file."""
+    # Copy-on-write and not read-only: Numba would compile each function a second time for read-only arrays.
     return np.memmap(path, dtype, "c") if path.stat().st_size else np.empty(0, dtype)
 
 
 def starts(sizes: np.ndarray) -> np.ndarray:
-    """Where runs of the given sizes begin when they lie one after the other, and where the last one ends."""
+    """Where consecutive runs of these sizes begin, and where the last run ends; (runs + 1,) int64."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
 
 
-def map_side(prefix: Path) -> Sentences:
-    """One language of a split as fairseq binarized it, memory-mapped."""
+def map_language(prefix: Path) -> Sentences:
+    """Memory-map one language of a split that fairseq binarized."""
     index = MMapIndexedDataset.Index(f"{prefix}.idx")
     return Sentences(map_array(Path(f"{prefix}.bin"), index.dtype), starts(index.sizes))
 
 
 def map_split(split: Split) -> Tuple[Sentences, Sentences]:
-    """Source and target of a split, memory-mapped."""
-    return map_side(split.text_prefix(split.source_lang)), map_side(split.text_prefix(split.target_lang))
+    """Memory-map source and target of a split."""
+    return map_language(split.text_prefix(split.source_lang)), map_language(split.text_prefix(split.target_lang))
 
 
 def vocabulary_size(split: Split, lang: str) -> int:
-    """The number of types in a language's dictionary, special symbols included; UserError when there is none."""
+    """The number of types in a language's dictionary, special symbols included; UserError without a dictionary."""
     return len(Dictionary.load(str(split.dictionary_path(lang))))
 
 
 def check_split(split: Split) -> None:
-    """Raise UserError unless both sides can be read, are equally long and hold only words of their dictionaries."""
+    """Raise UserError unless both languages can be read, have equally many sentences, and fit their dictionaries."""
     langs = (split.source_lang, split.target_lang)
     for lang in langs:
         if split.is_text(lang):
@@ -62,7 +65,7 @@ def check_split(split: Split) -> None:
             f"align the two texts line by line and run fairseq-preprocess again"
         )
     for lang, prefix in zip(langs, prefixes):
-        ids, size = map_side(prefix).ids, vocabulary_size(split, lang)
+        ids, size = map_language(prefix).ids, vocabulary_size(split, lang)
         if ids.max() >= size:
             raise UserError(
                 f"{prefix}.bin holds the token id {ids.max()}, but {split.dictionary_path(lang)} has {size} types: "
@@ -71,27 +74,28 @@ def check_split(split: Split) -> None:
 
 
 def count_types(ids: np.ndarray, size: int) -> np.ndarray:
-    """How often each of ``size`` types stands in a text."""
+    """How often each of ``size`` types occurs in a text."""
     counts = np.zeros(size, np.int64)
-    for first in range(0, len(ids), 1 << 20):  # bincount makes each part eight bytes an id
+    for first in range(0, len(ids), 1 << 20):  # in parts: bincount converts each id to eight bytes
         counts += np.bincount(ids[first : first + (1 << 20)], minlength=size)
     return counts
 
 
-def types_dtype(size: int) -> Any:
-    """The type in which the ids of a vocabulary are kept: the smaller it is, the more of the text is in the caches."""
-    return np.uint16 if size <= 1 << 16 else np.int32
+def smallest_dtype(size: int) -> np.dtype:
+    """The smaller of two integer types that can store ``size`` token ids: less memory, so more cache hits."""
+    return np.dtype(np.uint16 if size <= 1 << 16 else np.int32)
 
 
-def row_blocks(work: np.ndarray, size: np.ndarray, memory: float, number: int) -> List[Tuple[int, int]]:
-    """Divide rows into consecutive blocks ``(first, last + 1)``: some ``number`` of them with equal work, more where a
-    block would not fit in memory.
+def divide_rows(work: np.ndarray, size: np.ndarray, memory: float, num_blocks: int) -> List[Tuple[int, int]]:
+    """Divide rows into consecutive blocks ``(first, last + 1)`` with about equal work.
 
     Args:
-        work, size (rows): what a row costs, and how many bytes it needs
-        memory: bytes that a block may need; a single row may need more
+        work (rows): the cost of each row
+        size (rows): the bytes that each row needs
+        memory: maximum bytes of a block; a block of a single row may need more
+        num_blocks: wanted number of blocks; there are more if a block would not fit in memory
     """
-    share = work.sum() / number
+    share = work.sum() / num_blocks
     blocks, first, block_work, block_size = [], 0, 0, 0
     for row, (row_work, row_size) in enumerate(zip(work.tolist(), size.tolist())):
         if row > first and (block_work + row_work > share or block_size + row_size > memory):

@@ -1,4 +1,4 @@
-"""A table of pointwise mutual information: which words are found together more often than chance would have it."""
+"""A table of pointwise mutual information (PMI): which words occur together more often than by chance."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import struct
 import zipfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, NamedTuple, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Tuple, TypedDict
 
 import numpy as np
 
 from fairseq_ctxgates.context_gates.pmi.kernels import find_pairs, pointwise_mutual_information
+from fairseq_ctxgates.context_gates.pmi.sparse_counts import PMICounts
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import atomic_write
 
@@ -26,10 +27,11 @@ REMEDY = "run: ctxgates gate-labels"
 class PMIOptions:
     """How words are counted and compared.
 
-    counts: what C(μ) and C(ν) are: the marginals of the same table, or the numbers of tokens in the training data
-    strategy: a word's PMI with its context is the maximum over the context's words, or the mean over those seen with it
+    counts: C(μ) and C(ν) are the marginals of the same table, or the token frequencies in the training data
+    strategy: a word's PMI with its context is the maximum over the context words, or the mean over the context words
+        that were seen with it
     measure: PMI, or PMI normalized to [-1, 1] (Bouma 2009)
-    min_count: pairs that were counted less often are taken as unseen; they still count in the marginals and in Z
+    min_count: pairs with a lower count are treated as unseen; the marginals and Z include them
     """
 
     counts: str = "marginal"
@@ -39,41 +41,38 @@ class PMIOptions:
 
 
 def table_path(data_dir: Path, name: str, source_lang: str, target_lang: str) -> Path:
-    """Where the table ``bilingual`` or ``monolingual`` of a language pair lies: ``pmi.bilingual.de-en.npz``."""
+    """The path of the ``bilingual`` or ``monolingual`` table of a language pair: ``pmi.bilingual.de-en.npz``."""
     return data_dir / f"pmi.{name}.{source_lang}-{target_lang}.npz"
 
 
-class Member(NamedTuple):
-    """An array to be stored, which comes in pieces because it may not fit in memory as a whole."""
+class StoredArray(NamedTuple):
+    """An array to be stored; it comes in pieces because the whole array may not fit in memory."""
 
-    dtype: Any
+    dtype: np.dtype
     length: int
     pieces: Iterable[np.ndarray]
 
     @classmethod
-    def of(cls, array: np.ndarray) -> Member:
+    def from_array(cls, array: np.ndarray) -> StoredArray:
+        """An array of one piece."""
         return cls(array.dtype, len(array), [array])
 
 
-class PMICounts(NamedTuple):
-    """C of equation 6, in compressed sparse rows with their marginals. The arrays are memory-mapped.
+class Provenance(TypedDict):
+    """Digests of the data that a table was counted on.
 
-    A row is the target word μ = y whose label is wanted. A column is a word ν of its context: a source word x in the
-    bilingual table, a preceding target word y' in the monolingual one.
-
-    row_counts (target types), column_counts (context types): C(μ) and C(ν)
-    row_start (target types + 1): where each row begins in the two that follow
-    columns (pairs): the context types of a row, in the order in which they were first found with it
-    pair_counts (pairs): C(μ, ν)
-    total (1): Z
+    dictionaries: of the ``source`` and of the ``target`` dictionary
+    train: for each split of the training data, a fingerprint for each data directory
     """
 
-    row_counts: np.ndarray
-    column_counts: np.ndarray
-    row_start: np.ndarray
-    columns: np.ndarray
-    pair_counts: np.ndarray
-    total: np.ndarray
+    dictionaries: Dict[str, str]
+    train: Dict[str, List[Dict[str, str]]]
+
+
+class TableMetadata(Provenance):
+    """The provenance of a table, and the fields of its :class:`PMIOptions`."""
+
+    options: Dict[str, Any]
 
 
 class PMITable:
@@ -81,11 +80,11 @@ class PMITable:
 
     Attributes:
         counts: see :class:`PMICounts`
-        options: how it was made
-        metadata: what it was made of
+        options: how the words were counted
+        metadata: the options, and the provenance of the counts
     """
 
-    def __init__(self, counts: PMICounts, metadata: Dict[str, Any]) -> None:
+    def __init__(self, counts: PMICounts, metadata: TableMetadata) -> None:
         self.counts = counts
         self.metadata = metadata
         self.options = PMIOptions(**metadata["options"])
@@ -96,7 +95,7 @@ class PMITable:
 
     @property
     def total(self) -> int:
-        """Z: how many pairs were counted."""
+        """Z: the sum of all pair counts."""
         return int(self.counts.total[0])
 
     @property
@@ -104,23 +103,23 @@ class PMITable:
         return self.options.measure == "npmi"
 
     def pmi(self, words: np.ndarray, contexts: np.ndarray) -> np.ndarray:
-        """PMI of ``words[n]`` with ``contexts[n]`` for every n, −∞ for a pair that was not seen. float64."""
+        """PMI of ``words[n]`` with ``contexts[n]`` for each n, (pairs,) float64; −∞ for a pair that was not seen."""
         words, contexts = np.asarray(words), np.asarray(contexts)
         places = find_pairs(words, contexts, self.counts)
         values = np.full(len(places), -np.inf)
         values[places >= 0] = self._pmi_at(places[places >= 0])
         return values
 
-    def strongest(self, number: int, least_count: int) -> List[Tuple[int, int, float, int]]:
-        """The pairs of highest PMI among those counted ``least_count`` times or more.
+    def strongest(self, number: int, min_count: int) -> List[Tuple[int, int, float, int]]:
+        """The pairs with the highest PMI, of the pairs with a count of at least ``min_count``.
 
         Returns:
-            at most ``number`` tuples (word, context word, PMI, count), best first
+            at most ``number`` tuples (word, context word, PMI, count), highest PMI first
         """
         best, values = np.empty(0, np.int64), np.empty(0)
         for first in range(0, len(self), 1 << 22):
-            block = first + np.flatnonzero(self.counts.pair_counts[first : first + (1 << 22)] >= least_count)
-            best, values = np.append(best, block), np.append(values, self._pmi_at(block))
+            frequent = first + np.flatnonzero(self.counts.pair_counts[first : first + (1 << 22)] >= min_count)
+            best, values = np.append(best, frequent), np.append(values, self._pmi_at(frequent))
             order = np.lexsort((best, -self.counts.pair_counts[best].astype(np.int64), -values))[:number]
             best, values = best[order], values[order]
         return list(
@@ -147,10 +146,10 @@ class PMITable:
 
     @classmethod
     def load(cls, path: Path, verify: bool = True) -> PMITable:
-        """Map a stored table into memory.
+        """Memory-map a stored table.
 
         Args:
-            verify: read it once to see that it is undamaged
+            verify: read the whole file and check its checksums
 
         Raises:
             UserError: the file is missing or damaged
@@ -166,37 +165,36 @@ class PMITable:
 
 
 def save_table(
-    path: Path, total: int, members: Dict[str, Member], options: PMIOptions, metadata: Dict[str, Any]
+    path: Path, total: int, arrays: Mapping[str, StoredArray], options: PMIOptions, provenance: Provenance
 ) -> None:
-    """Write a table as ``.npz``, the arrays of :class:`PMITable` being its members. The file appears under its name
-    when it is complete."""
-    text = json.dumps({"options": asdict(options), **metadata}, sort_keys=True)
+    """Write a table atomically as ``.npz``, with the arrays of :class:`PMICounts` and the metadata as its members."""
+    text = json.dumps({"options": asdict(options), **provenance}, sort_keys=True)
     members = {
-        "metadata": Member.of(np.frombuffer(text.encode("utf-8"), np.uint8)),
-        "total": Member.of(np.array([total], np.int64)),
-        **members,
+        "metadata": StoredArray.from_array(np.frombuffer(text.encode("utf-8"), np.uint8)),
+        "total": StoredArray.from_array(np.array([total], np.int64)),
+        **arrays,
     }
     with atomic_write(path) as temporary:
         write_npz(temporary, members)
 
 
-def write_npz(path: Path, members: Dict[str, Member]) -> None:
-    """What ``numpy.savez`` writes, from arrays that come in pieces, each put where it can be memory-mapped."""
+def write_npz(path: Path, arrays: Mapping[str, StoredArray]) -> None:
+    """Write ``.npz`` as ``numpy.savez`` does, with each array aligned to 64 bytes so that it can be memory-mapped."""
     with open(path, "wb") as file, zipfile.ZipFile(file, "w") as archive:
-        for name, member in members.items():
+        for name, array in arrays.items():
             # A local header has 30 bytes, the name, this padding (an extra field that readers skip), and 20 for zip64.
             info = zipfile.ZipInfo(f"{name}.npy")
             padding = -(file.tell() + 30 + len(info.filename) + 4 + 20) % 64
             info.extra = struct.pack("<HH", 0xD935, padding) + bytes(padding)
-            with archive.open(info, "w", force_zip64=True) as stream:
-                header = {"descr": np.dtype(member.dtype).str, "fortran_order": False, "shape": (member.length,)}
-                np.lib.format.write_array_header_1_0(stream, header)
-                for piece in member.pieces:
-                    stream.write(piece.astype(member.dtype, copy=False).data)
+            with archive.open(info, "w", force_zip64=True) as member:
+                header = {"descr": array.dtype.str, "fortran_order": False, "shape": (array.length,)}
+                np.lib.format.write_array_header_1_0(member, header)
+                for piece in array.pieces:
+                    member.write(piece.astype(array.dtype, copy=False).data)
 
 
 def map_npz(path: Path, verify: bool) -> Dict[str, np.ndarray]:
-    """The arrays of an uncompressed ``.npz``, memory-mapped; ValueError or BadZipFile when it is damaged."""
+    """Memory-map the arrays of an uncompressed ``.npz``; a damaged file raises ValueError or BadZipFile."""
     arrays = {}
     with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
         if verify and archive.testzip() is not None:
@@ -205,7 +203,7 @@ def map_npz(path: Path, verify: bool) -> Dict[str, np.ndarray]:
             file.seek(info.header_offset + 26)
             file.seek(sum(struct.unpack("<HH", file.read(4))), os.SEEK_CUR)
             if np.lib.format.read_magic(file) != (1, 0):
-                raise ValueError(f"{info.filename} is no array of format 1.0")
+                raise ValueError(f"{info.filename} is not an array of format 1.0")
             shape, _, dtype = np.lib.format.read_array_header_1_0(file)
             array = np.memmap(path, dtype, "c", file.tell(), shape) if shape[0] else np.empty(shape, dtype)
             arrays[Path(info.filename).stem] = array

@@ -1,18 +1,21 @@
-"""Relation tuples of source sentences: what extracts them, and which words and tokens they stand at.
+"""Extraction of relation tuples (subject, relation, object) from source sentences, for factual relation augmentation.
 
-``build_extractor`` makes an extractor, ``relations_of_tokens`` asks it for the tuples of rows of tokens.
+``build_extractor`` makes an extractor; ``relations_of_tokens`` extracts the tuples of rows of tokens.
 """
 
+from fairseq_ctxgates.relations.extraction.build import EXTRACTORS, build_extractor
 from fairseq_ctxgates.relations.extraction.extractor import (
+    NotParsed,
     RelationExtractor,
     RelationTuple,
-    build_extractor,
     relations_of_tokens,
 )
 from fairseq_ctxgates.relations.extraction.words import REMOVE_BPE, Words, words_of_tokens
 
 __all__ = [
+    "EXTRACTORS",
     "REMOVE_BPE",
+    "NotParsed",
     "RelationExtractor",
     "RelationTuple",
     "Words",

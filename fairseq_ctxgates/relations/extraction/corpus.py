@@ -1,4 +1,4 @@
-"""The source sentences of binarized data as words, and which of them are the same."""
+"""The source sentences of binarized data as words, and the distinct sentences among them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from fairseq_ctxgates.data.data_directory import Split
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations.extraction.words import WORD_START, Words, words_of_tokens
 
-MARKED_SHARE = 0.2  # of a dictionary's types: more are marked as beginnings of words by sentencepiece only
+SENTENCEPIECE_SHARE = 0.2  # share of types with a word start mark above which a dictionary is sentencepiece's
 
 
 class SourceText:
-    """The source side of a split, as words.
+    """The source sentences of a split, as words.
 
     Args:
-        split: where it is
         remove_bpe: how sub-words are joined, see :func:`words_of_tokens`
 
     Raises:
-        UserError: the data cannot be read, or have other sub-words
+        UserError: the data cannot be read, or need another value of ``remove_bpe``
     """
 
     def __init__(self, split: Split, remove_bpe: str) -> None:
@@ -33,7 +32,7 @@ class SourceText:
         self._symbols, self._eos = dictionary.symbols, dictionary.eos()
         self._rows = split.load_language(split.source_lang)
         marked = sum(symbol.startswith(WORD_START) for symbol in self._symbols)
-        if remove_bpe != "sentencepiece" and marked > MARKED_SHARE * len(self._symbols):
+        if remove_bpe != "sentencepiece" and marked > SENTENCEPIECE_SHARE * len(self._symbols):
             raise UserError(
                 f"{split.dictionary_path(split.source_lang)} holds the sub-words of sentencepiece: give "
                 f"--remove-bpe sentencepiece"
@@ -59,23 +58,25 @@ class SourceText:
         return (self[row] for row in range(len(self)))
 
 
-def find_distinct(texts: Sequence[SourceText]) -> Tuple[List[np.ndarray], np.ndarray]:
-    """Which sentences of several texts are the same, word by word.
+def find_distinct_sentences(texts: Sequence[SourceText]) -> Tuple[List[np.ndarray], np.ndarray]:
+    """Number the distinct sentences of several texts, in the order of their first occurrence.
 
     Returns:
-        for each text the number of each row's sentence among the distinct ones, which are numbered as they are first
-        met; for each distinct sentence the text and the row in which it is first met, (sentences, 2)
+        for each text the number of each row's sentence, (rows,);
+        the text and the row of the first occurrence of each distinct sentence, (sentences, 2)
     """
     digests = np.empty(sum(map(len, texts)), "V16")
     with tqdm(total=len(digests), desc="reading", unit=" sentences", unit_scale=True) as bar:
-        for place, words in enumerate(words for text in texts for words, _, _ in text):
-            digests[place] = hashlib.blake2b("\0".join(words).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        for position, words in enumerate(words for text in texts for words, _, _ in text):
+            digests[position] = hashlib.blake2b(
+                "\0".join(words).encode("utf-8", "surrogatepass"), digest_size=16
+            ).digest()
             bar.update()
-    _, first, which = np.unique(digests.view("S16"), return_index=True, return_inverse=True)
+    _, first, inverse = np.unique(digests.view("S16"), return_index=True, return_inverse=True)
     order = np.argsort(first)
-    number = np.empty_like(order)
-    number[order] = np.arange(len(order))
+    numbers = np.empty_like(order)
+    numbers[order] = np.arange(len(order))
     starts = np.concatenate([[0], np.cumsum([len(text) for text in texts])])
-    of_text = np.searchsorted(starts, first[order], side="right") - 1
-    places = np.stack([of_text, first[order] - starts[of_text]], axis=1)
-    return np.split(number[which], starts[1:-1]), places
+    text_of_first = np.searchsorted(starts, first[order], side="right") - 1
+    places = np.stack([text_of_first, first[order] - starts[text_of_first]], axis=1)
+    return np.split(numbers[inverse], starts[1:-1]), places

@@ -6,20 +6,20 @@ from typing import AbstractSet, Dict, List, Sequence
 
 from fairseq_ctxgates.relations.extraction.extractor import RelationTuple
 
-# https://universaldependencies.org/u/dep; subtypes (nsubj:pass) count as what they are subtypes of
+# https://universaldependencies.org/u/dep; a label without subtype includes its subtypes (nsubj includes nsubj:pass)
 SUBJECTS = frozenset({"nsubj", "csubj"})
 OBJECTS = frozenset({"obj", "iobj", "dobj", "ccomp", "xcomp", "obl:arg", "obl:agent"})
 RELATION_WORDS = frozenset({"aux", "cop", "expl", "compound:prt"})
 PHRASE_WORDS = frozenset({"det", "amod", "nummod", "compound", "flat", "fixed", "goeswith", "nmod:poss", "case"})
-SHARES_SUBJECT = frozenset({"conj", "xcomp"})  # with its head
+SHARES_SUBJECT = frozenset({"conj", "xcomp"})  # a predicate with this label shares the subject of its head
 
 
-class Tree:
+class DependencyTree:
     """The dependency tree of a sentence.
 
     Args:
         heads: for each word the position of its head, from 0; -1 for the root
-        labels: for each word its relation to the head
+        labels: for each word the label of its relation to the head
     """
 
     def __init__(self, heads: Sequence[int], labels: Sequence[str]) -> None:
@@ -28,44 +28,49 @@ class Tree:
         for word, head in enumerate(heads):
             self._dependents.setdefault(head, []).append(word)
 
-    def is_a(self, word: int, wanted: AbstractSet[str]) -> bool:
-        """Whether a word's relation to its head is one of these, or a subtype of one."""
-        return self.labels[word] in wanted or self.labels[word].partition(":")[0] in wanted
+    def has_label(self, word: int, labels: AbstractSet[str]) -> bool:
+        """Whether a word's relation to its head has one of these labels, or a subtype."""
+        return self.labels[word] in labels or self.labels[word].partition(":")[0] in labels
 
-    def dependents(self, head: int, wanted: AbstractSet[str]) -> List[int]:
-        """The words with such a relation to a word."""
-        return [word for word in self._dependents.get(head, []) if self.is_a(word, wanted)]
+    def dependents(self, head: int, labels: AbstractSet[str]) -> List[int]:
+        """The dependents of a word with one of these labels, or a subtype."""
+        return [word for word in self._dependents.get(head, []) if self.has_label(word, labels)]
 
     def phrases(self, heads: Sequence[int]) -> List[int]:
-        """The words of the phrases of these heads, in order: noun phrases without clauses, appositions and further
-        coordinated ones."""
+        """The words of the phrases of these heads, in ascending order.
+
+        Noun phrases do not include clauses, appositions and coordinated phrases.
+        """
         words = set(heads)
         for head in heads:
             words.update(self.phrases(self.dependents(head, PHRASE_WORDS)))
         return sorted(words)
 
     def subjects(self, predicate: int) -> List[int]:
-        """The heads of a predicate's subjects: its own, or those of the predicate that it is coordinated with or a
-        complement of."""
+        """The heads of a predicate's subjects.
+
+        A predicate without subjects shares those of its head if it is coordinated with its head, or a complement.
+        """
         own = self.dependents(predicate, SUBJECTS)
-        if own or not self.is_a(predicate, SHARES_SUBJECT):
+        if own or not self.has_label(predicate, SHARES_SUBJECT):
             return own
         return self.subjects(self.heads[predicate])
 
     def is_predicate(self, word: int) -> bool:
-        """Whether a word has arguments, is what a copula says of its subject, or coordinated with such a word."""
-        return self.is_a(word, {"conj"}) or bool(self.dependents(word, SUBJECTS | OBJECTS | {"cop"}))
+        """Whether a word has arguments or a copula, or is coordinated."""
+        return self.has_label(word, {"conj"}) or bool(self.dependents(word, SUBJECTS | OBJECTS | {"cop"}))
 
 
 def tuples_of_tree(heads: Sequence[int], labels: Sequence[str]) -> List[RelationTuple]:
-    """A tuple for each predicate that has a subject: the subject, the predicate with its auxiliaries and particles, and
-    all its objects (of a clause the predicate). In "she is a good friend" the relation is the copula, and the object
-    what it says of the subject.
+    """One tuple for each predicate with a subject.
+
+    The subject, the relation (the predicate with its auxiliaries and particles), and all objects; of an object clause
+    only the predicate. In "she is a good friend" the relation is the copula "is", and the object is "a good friend".
 
     Args:
-        heads, labels: see :class:`Tree`
+        heads, labels: see :class:`DependencyTree`
     """
-    tree, tuples = Tree(heads, labels), []
+    tree, tuples = DependencyTree(heads, labels), []
     for predicate in filter(tree.is_predicate, range(len(heads))):
         subjects = tree.phrases(tree.subjects(predicate))
         relation = tree.dependents(predicate, RELATION_WORDS)

@@ -1,19 +1,15 @@
-"""What an extractor of relation tuples owes: words in, tuples of word positions out."""
+"""The base class of relation extractors: words in, tuples of word positions out."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from types import TracebackType
-from typing import ClassVar, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type
+from typing import ClassVar, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations.extraction.words import words_of_tokens
-
-EXTRACTORS = ("corenlp-openie", "corenlp-dependencies", "stanza")
 
 
 class RelationTuple(NamedTuple):
-    """A tuple as the positions of its words in the sentence, from 0; a part may be empty."""
+    """A tuple as the positions of its words in the sentence, from 0; each part may be empty."""
 
     subject: List[int]
     relation: List[int]
@@ -21,19 +17,19 @@ class RelationTuple(NamedTuple):
 
     @property
     def words(self) -> List[int]:
-        """The positions of all words, in order."""
+        """The positions of all words, in ascending order."""
         return sorted({*self.subject, *self.relation, *self.object})
 
 
 class NotParsed(Exception):
-    """What was sent to a parser did not come back parsed."""
+    """The parser could not parse what it was sent."""
 
 
 class RelationExtractor(ABC):
-    """Extracts relation tuples from sentences of words; a context manager that ends what it started.
+    """A context manager that extracts relation tuples from sentences of words.
 
-    A subclass says how sentences are parsed (``parse``) and how many at once (``sentences_at_once``,
-    ``characters_at_once``). It may be asked by several threads at a time.
+    A subclass defines how sentences are parsed (``parse``) and the maximum size of a request (``sentences_at_once``,
+    ``characters_at_once``). Several threads may use an extractor at the same time.
     """
 
     sentences_at_once: ClassVar[int] = 50
@@ -42,43 +38,41 @@ class RelationExtractor(ABC):
     def __enter__(self) -> RelationExtractor:
         return self
 
-    def __exit__(
-        self,
-        error_type: Optional[Type[BaseException]],
-        error: Optional[BaseException],
-        traceback: Optional[TracebackType],
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def close(self) -> None:  # noqa: B027  most have nothing to end
-        """End what was started."""
+    def close(self) -> None:  # noqa: B027  most extractors have nothing to stop
+        """Stop the processes that the extractor started."""
 
     @abstractmethod
     def parse(self, sentences: Sequence[Sequence[str]]) -> List[Tuple[List[str], List[RelationTuple]]]:
-        """What a parser makes of sentences: the words of each as they come back, and its tuples.
+        """Parse sentences; return for each sentence the words that the parser returned, and the tuples.
 
         Raises:
-            NotParsed: the parser failed, or took too long
-            UserError: there is no parser any more
+            NotParsed: the parser failed or exceeded the time limit
+            UserError: the parser no longer runs
         """
 
     def extract(self, sentences: Sequence[Sequence[str]]) -> List[Optional[List[List[int]]]]:
-        """The tuples of each sentence as the sorted positions of their words; None: it could not be parsed."""
+        """The tuples of each sentence as sorted word positions; None for a sentence that could not be parsed."""
         return [
-            None if tuples is None else [found.words for found in tuples] for tuples in self.extract_tuples(sentences)
+            None if tuples is None else [entry.words for entry in tuples] for tuples in self.extract_tuples(sentences)
         ]
 
     def extract_tuples(self, sentences: Sequence[Sequence[str]]) -> List[Optional[List[RelationTuple]]]:
-        """The tuples of each sentence, in order of their positions; None: it could not be parsed, or came back as
-        other words than those sent, so that nobody knows which words its tuples are about."""
+        """The tuples of each sentence, sorted by position.
+
+        The result is None for a sentence that could not be parsed, or whose words the parser changed: the positions of
+        changed words are unknown.
+        """
         results: List[Optional[List[RelationTuple]]] = [[] for _ in sentences]
         for rows in self._batches(sentences):
-            for row, tuples in zip(rows, self._extract_at_once([sentences[row] for row in rows])):
+            for row, tuples in zip(rows, self._extract_batch([sentences[row] for row in rows])):
                 results[row] = tuples
         return results
 
     def _batches(self, sentences: Sequence[Sequence[str]]) -> Iterator[List[int]]:
-        """The rows that are parsed together; rows without words in none."""
+        """The rows that are parsed in one request; rows without words are left out."""
         rows: List[int] = []
         characters = 0
         for row, words in enumerate(sentences):
@@ -93,8 +87,8 @@ class RelationExtractor(ABC):
         if rows:
             yield rows
 
-    def _extract_at_once(self, sentences: Sequence[Sequence[str]]) -> List[Optional[List[RelationTuple]]]:
-        """Parse sentences together; where what comes back is not what was sent, each alone."""
+    def _extract_batch(self, sentences: Sequence[Sequence[str]]) -> List[Optional[List[RelationTuple]]]:
+        """Parse sentences in one request; if this fails or words change, parse each sentence alone."""
         try:
             parsed = self.parse(sentences)
         except NotParsed:
@@ -103,51 +97,20 @@ class RelationExtractor(ABC):
             return [sorted(tuples) for _, tuples in parsed]
         if len(sentences) == 1:
             return [None]
-        return [tuples for words in sentences for tuples in self._extract_at_once([words])]
-
-
-def build_extractor(
-    name: str,
-    language: str,
-    urls: Sequence[str] = (),
-    memory: str = "4G",
-    timeout: float = 60,
-    properties: Optional[Mapping[str, str]] = None,
-) -> RelationExtractor:
-    """Make an extractor by its name, one of ``EXTRACTORS``.
-
-    Args:
-        language: of the sentences, as a code of two letters
-        urls: CoreNLP servers that run already and share the work; none: one is started
-        memory: of a server that is started
-        timeout: seconds for a request to a server
-        properties: more of CoreNLP's, as ``depparse.model``
-
-    Raises:
-        UserError: what the extractor needs is not there, or does not know the language
-    """
-    if name not in EXTRACTORS:
-        raise UserError(f"there is no extractor of relations called {name!r}; there are {', '.join(EXTRACTORS)}")
-    # Importing stanza takes seconds.
-    if name == "stanza":
-        from fairseq_ctxgates.relations.extraction.stanza_pipeline import StanzaExtractor
-
-        if urls:
-            raise UserError("a Stanza pipeline runs here: leave out the addresses of CoreNLP servers")
-        return StanzaExtractor(language)
-    from fairseq_ctxgates.relations.extraction.corenlp import CoreNLPExtractor
-
-    return CoreNLPExtractor(name, language, urls, memory, timeout, properties)
+        return [tuples for words in sentences for tuples in self._extract_batch([words])]
 
 
 def relations_of_tokens(
     extractor: RelationExtractor, rows: Sequence[Sequence[str]], remove_bpe: str = "subword_nmt"
 ) -> List[List[List[int]]]:
-    """The tuples of rows of tokens (strings of the dictionary, sub-words and escapes and all, end of sentence left
-    out) as groups of token positions, from 0; a row that cannot be parsed has none.
+    """Extract the tuples of rows of tokens, each tuple as a group of token positions.
 
     Args:
+        rows: tokens of the dictionary, with sub-words and escapes, without end of sentence
         remove_bpe: see :func:`words_of_tokens`
+
+    Returns:
+        for each row its groups of token positions, from 0; no group for a row that cannot be parsed
     """
     sentences = [words_of_tokens(row, remove_bpe) for row in rows]
     extracted = extractor.extract([sentence.words for sentence in sentences])

@@ -1,7 +1,7 @@
-"""Extraction from the sentences of binarized data in shards, which are kept until all are done.
+"""Extraction of relation tuples in shards, which are kept until all shards are finished.
 
-A shard is some sentences of the data, named by their rows, and a file that holds their tuples once it is done. Whoever
-is handed one reads the data by path, so nothing large travels.
+A shard is a list of row numbers, and a file for the tuples of their sentences. A worker reads the data by path, so that
+no large data are sent to it.
 """
 
 from __future__ import annotations
@@ -22,16 +22,20 @@ from tqdm import tqdm
 
 from fairseq_ctxgates.data.data_directory import Split
 from fairseq_ctxgates.files import atomic_write
+from fairseq_ctxgates.relations.extraction.build import build_extractor
 from fairseq_ctxgates.relations.extraction.corpus import SourceText
-from fairseq_ctxgates.relations.extraction.extractor import RelationExtractor, RelationTuple, build_extractor
+from fairseq_ctxgates.relations.extraction.extractor import RelationExtractor, RelationTuple
 
 SHARD_SENTENCES = 250
-FORMAT = 1  # of the shards' files and of how tuples are read from parses: another one does not go on from these
+FORMAT = 1  # version of the shard files and of the extraction; shards of another version are not reused
 
 
 @dataclass(frozen=True)
 class ExtractionOptions:
-    """What decides the tuples of a sentence. ``properties``: pairs of names and values, CoreNLP's own."""
+    """The options that the tuples of a sentence depend on.
+
+    properties: names and values of additional CoreNLP properties
+    """
 
     extractor: str
     language: str
@@ -40,8 +44,8 @@ class ExtractionOptions:
 
 
 @dataclass(frozen=True)
-class Resources:
-    """What extracts them: servers that run (none: one is started, with this memory), seconds for a request."""
+class ServerOptions:
+    """The CoreNLP servers, which the tuples do not depend on; see :func:`build_extractor`."""
 
     urls: Tuple[str, ...] = ()
     memory: str = "4G"
@@ -50,10 +54,11 @@ class Resources:
 
 @dataclass(frozen=True)
 class Shard:
-    """Sentences to be extracted from by whoever is handed the shard.
+    """A unit of work: sentences whose tuples are extracted.
 
-    path: where the result goes
-    splits: the data, whose source sides have the digests ``fingerprint``
+    path: file for the result
+    splits: splits with the sentences
+    fingerprint: digest of the data and the options, see :func:`extraction_fingerprint`
     places: for each sentence the number of its split and its row, (sentences, 2)
     """
 
@@ -62,32 +67,34 @@ class Shard:
     fingerprint: str
     places: np.ndarray
     options: ExtractionOptions
-    resources: Resources
+    server_options: ServerOptions
 
 
-def fingerprint_of_work(splits: Sequence[Split], digests: Sequence[Dict[str, str]], options: ExtractionOptions) -> str:
-    """A digest of what decides all results and their division into shards.
+def extraction_fingerprint(
+    splits: Sequence[Split], digests: Sequence[Dict[str, str]], options: ExtractionOptions
+) -> str:
+    """A digest of everything that the content of the shards depends on.
 
     Args:
-        digests: the fingerprint of each split's source
+        digests: the fingerprint of each split's source language
     """
     data = [[split.name, digest] for split, digest in zip(splits, digests)]
     content = json.dumps([FORMAT, SHARD_SENTENCES, asdict(options), data], sort_keys=True)
     return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
 
 
-def work_folder(splits: Sequence[Split], fingerprint: str) -> Path:
-    """Where the shards of a piece of work are kept: beside the data, in the first directory."""
+def shard_folder(splits: Sequence[Split], fingerprint: str) -> Path:
+    """The folder of the shards with this fingerprint, in the first data directory."""
     first = splits[0]
     return first.data_dir / f".relation.{first.source_lang}-{first.target_lang}.{fingerprint}"
 
 
 class ExtractedTuples:
-    """The tuples of all distinct sentences by their number, once all shards are done; read from the shards' files."""
+    """The tuples of each distinct sentence by its number, read from the files of the finished shards."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = paths
-        self._lines = lru_cache(maxsize=256)(self._read)  # sentences that are met again may be anywhere
+        self._lines = lru_cache(maxsize=256)(self._read)  # a repeated sentence may be in any shard
 
     def _read(self, shard: int) -> List[bytes]:
         return self._paths[shard].read_bytes().splitlines()
@@ -98,34 +105,37 @@ class ExtractedTuples:
         return None if tuples is None else [RelationTuple(*parts) for parts in tuples]
 
 
-def extract_distinct(
+def extract_distinct_sentences(
     splits: Sequence[Split],
     places: np.ndarray,
     fingerprint: str,
     options: ExtractionOptions,
-    resources: Resources,
+    server_options: ServerOptions,
     executor: Optional[Executor],
 ) -> ExtractedTuples:
-    """Extract from the sentences at some places (see :func:`find_distinct`), with a progress bar. Shards that an
-    interrupted run has done are not done again; the folder is left for the caller to remove.
+    """Extract the tuples of distinct sentences, with a progress bar.
+
+    The finished shards of an interrupted run are reused. The caller removes the folder with :func:`remove_shards`.
+
+    Args:
+        places: see :func:`find_distinct_sentences`
 
     Raises:
-        UserError: the extractor is lost for good
+        UserError: the extractor no longer runs
     """
-    splits = tuple(
-        replace(split, data_dir=split.data_dir.absolute()) for split in splits
-    )  # for whoever works elsewhere
-    folder = work_folder(splits, fingerprint)
+    # Absolute paths: another process may have another working directory.
+    splits = tuple(replace(split, data_dir=split.data_dir.absolute()) for split in splits)
+    folder = shard_folder(splits, fingerprint)
     folder.mkdir(exist_ok=True)
     shards = [
-        Shard(folder / f"{first:010}", splits, fingerprint, rows, options, resources)
+        Shard(folder / f"{first:010}", splits, fingerprint, rows, options, server_options)
         for first in range(0, len(places), SHARD_SENTENCES)
         for rows in [places[first : first + SHARD_SENTENCES]]
     ]
     missing = [shard for shard in shards if not shard.path.exists()]
     if missing and (executor is None or isinstance(executor, ThreadPoolExecutor)):
         print(f"preparing {options.extractor}", file=sys.stderr)
-        extractor_of_process(options, resources)  # before the bar begins to count time
+        get_extractor(options, server_options)  # before the progress bar starts to measure time
     done = len(places) - sum(len(shard.places) for shard in missing)
     with tqdm(total=len(places), initial=done, desc="extracting", unit=" sentences", smoothing=0.1) as bar:
         for number in run_shards(missing, executor):
@@ -134,7 +144,7 @@ def extract_distinct(
 
 
 def run_shards(shards: Sequence[Shard], executor: Optional[Executor]) -> Iterator[int]:
-    """The number of sentences of each shard when it is done."""
+    """The number of sentences of each shard, as soon as the shard is finished."""
     if executor is None:
         yield from map(extract_shard, shards)
         return
@@ -148,53 +158,54 @@ def run_shards(shards: Sequence[Shard], executor: Optional[Executor]) -> Iterato
 
 
 def extract_shard(shard: Shard) -> int:
-    """Extract from the sentences of a shard and write their tuples, a line a sentence; ``null`` where it could not be
-    parsed. The file appears when it is whole, so it does no harm to do it twice.
+    """Extract the tuples of a shard's sentences, and write them atomically: a shard may run twice.
+
+    The file has one line of JSON for each sentence, ``null`` for a sentence that could not be parsed.
 
     Returns:
         the number of sentences
     """
     texts = open_texts(shard.splits, shard.options.remove_bpe, shard.fingerprint)
     sentences = [texts[split][row].words for split, row in shard.places.tolist()]
-    tuples = extractor_of_process(shard.options, shard.resources).extract_tuples(sentences)
+    tuples = get_extractor(shard.options, shard.server_options).extract_tuples(sentences)
     with atomic_write(shard.path) as temporary:
-        temporary.write_text("".join(json.dumps(found, separators=(",", ":")) + "\n" for found in tuples))
+        temporary.write_text("".join(json.dumps(entries, separators=(",", ":")) + "\n" for entries in tuples))
     return len(sentences)
 
 
 @lru_cache(maxsize=1)
 def open_texts(splits: Tuple[Split, ...], remove_bpe: str, fingerprint: str) -> List[SourceText]:
-    """The texts of splits, opened once in a process; ``fingerprint`` tells other data at the same place."""
+    """The source texts of splits, opened once in a process; ``fingerprint`` distinguishes data with the same path."""
     return [SourceText(split, remove_bpe) for split in splits]
 
 
-# A process, also one of a Dask cluster, has one extractor, which its threads share.
-_extractors: Dict[Tuple[ExtractionOptions, Resources], RelationExtractor] = {}
+# Each process, also on a Dask cluster, has one extractor, which its threads share.
+_extractors: Dict[Tuple[ExtractionOptions, ServerOptions], RelationExtractor] = {}
 _lock = threading.Lock()
 
 
-def extractor_of_process(options: ExtractionOptions, resources: Resources) -> RelationExtractor:
-    """The extractor of this process, made when it is first asked for; see :func:`close_extractors`."""
+def get_extractor(options: ExtractionOptions, server_options: ServerOptions) -> RelationExtractor:
+    """The extractor of this process, made at the first call; see :func:`close_extractors`."""
     with _lock:
-        key = (options, resources)
+        key = (options, server_options)
         if key not in _extractors:
             _extractors[key] = build_extractor(
                 options.extractor,
                 options.language,
-                resources.urls,
-                resources.memory,
-                resources.timeout,
+                server_options.urls,
+                server_options.memory,
+                server_options.timeout,
                 dict(options.properties),
             )
         return _extractors[key]
 
 
 def close_extractors() -> None:
-    """Close the extractors of this process."""
+    """Close the extractors of this process, and the servers that they started."""
     while _extractors:
         _extractors.popitem()[1].close()
 
 
-def remove_work(folder: Path) -> None:
-    """Remove the shards of finished work."""
+def remove_shards(folder: Path) -> None:
+    """Remove a folder of shards whose results have been written."""
     shutil.rmtree(folder, ignore_errors=True)

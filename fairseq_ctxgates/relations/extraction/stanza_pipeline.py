@@ -1,4 +1,4 @@
-"""Relation tuples from a Stanza pipeline, which runs in this process."""
+"""Relation tuples from the dependency trees of a Stanza pipeline, which runs in this process."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from fairseq_ctxgates.relations.extraction.extractor import NotParsed, RelationE
 
 
 class StanzaExtractor(RelationExtractor):
-    """Tuples from the dependency trees of ``stanza.Pipeline``, which downloads its models where they are not there.
+    """Tuples from the dependency trees of ``stanza.Pipeline``, which downloads missing models.
 
     Args:
         language: Stanza's code of the language
 
     Raises:
-        UserError: there are no models of the language, and they cannot be downloaded
+        UserError: the models of the language are missing and cannot be downloaded
     """
 
     sentences_at_once = 200
@@ -29,23 +29,23 @@ class StanzaExtractor(RelationExtractor):
             self._pipeline = stanza.Pipeline(
                 language, processors="tokenize,pos,lemma,depparse", tokenize_pretokenized=True, verbose=False
             )
-        except Exception as error:  # stanza raises what it meets: network, files, its own
+        except Exception as error:  # stanza raises errors of the network, of files, and its own
             raise UserError(
-                f"Stanza has no models for {language!r} here ({type(error).__name__}: {error}); get them by "
+                f"Stanza has no models for {language!r} here ({type(error).__name__}: {error}); download them with "
                 f"python -c 'import stanza; stanza.download(\"{language}\")'"
             ) from error
         self._lock = threading.Lock()
 
     def parse(self, sentences: Sequence[Sequence[str]]) -> List[Tuple[List[str], List[RelationTuple]]]:
-        """The words of each sentence and the tuples of its dependency tree; see :meth:`RelationExtractor.parse`.
+        """Parse sentences and extract the tuples of their dependency trees; see :meth:`RelationExtractor.parse`.
 
         Raises:
-            NotParsed: the pipeline failed on them
+            NotParsed: the pipeline failed
         """
         try:
             with self._lock:
                 document = self._pipeline([list(words) for words in sentences])
-        except (RuntimeError, ValueError, AssertionError, IndexError) as error:  # of a sentence it cannot take
+        except (RuntimeError, ValueError, AssertionError, IndexError) as error:  # errors that a sentence can cause
             raise NotParsed(str(error)) from error
         return [
             (

@@ -1,19 +1,19 @@
-"""The words that the tokens of binarized data stand for, as a parser is to read them, one to one with their tokens."""
+"""Words for a parser from the tokens of binarized data, with the token positions of each word."""
 
 from __future__ import annotations
 
 import re
 from typing import Iterator, List, NamedTuple, Sequence, Tuple
 
-SUBWORD_MARK = "@@"  # subword-nmt: the word goes on
-WORD_START = "\u2581"  # sentencepiece: a word begins
-# The ways to join sub-words, named as fairseq's --remove-bpe (--post-process) names them.
+SUBWORD_MARK = "@@"  # subword-nmt: the word continues in the next token
+WORD_START = "\u2581"  # sentencepiece: a word starts here
+# How sub-words are joined: values of fairseq's --remove-bpe (--post-process).
 REMOVE_BPE = ("subword_nmt", "sentencepiece", "none")
 
-UNKNOWN = "<unk>"
-NEUTRAL = "unk"  # a word that parsers do not know either, so that they judge it by its context
+UNKNOWN_TOKEN = "<unk>"
+UNKNOWN_WORD = "unk"  # sent to the parser: not in its vocabulary, so the parser uses the context
 
-# What Moses' tokenizer writes for characters that its other tools would stumble over.
+# How Moses' tokenizer escapes characters that are special in its other tools.
 ESCAPES = {
     "&apos;": "'",
     "&quot;": '"',
@@ -32,9 +32,9 @@ _ESCAPE = re.compile("|".join(map(re.escape, ESCAPES)))
 class Words(NamedTuple):
     """The words of a sentence.
 
-    words: as they are sent to a parser
-    positions: for each word its tokens' positions in the row, from 0
-    is_unknown: for each word whether ``<unk>`` is or was part of it
+    words: the words for the parser
+    positions: for each word the positions of its tokens in the row, from 0
+    is_unknown: for each word whether one of its tokens is ``<unk>``
     """
 
     words: List[str]
@@ -42,42 +42,43 @@ class Words(NamedTuple):
     is_unknown: List[bool]
 
     def token_positions(self, words: Sequence[int]) -> List[int]:
-        """The positions of the tokens of some words, in order."""
+        """The positions of the tokens of these words, in ascending order."""
         return sorted({position for word in words for position in self.positions[word]})
 
 
 def unescape(word: str) -> str:
-    """A word without the escapes of Moses' tokenizer, each undone once."""
+    """A word with the escapes of Moses' tokenizer replaced, each once."""
     return _ESCAPE.sub(lambda match: ESCAPES[match[0]], word) if "&" in word or "@" in word else word
 
 
 def words_of_tokens(tokens: Sequence[str], remove_bpe: str = "subword_nmt") -> Words:
-    """The words of a row of tokens, end of sentence left out: sub-words joined, escapes undone. An unknown token that
-    is a word becomes a neutral one; where it is part of a word, the other parts are the word.
+    """Join the sub-words of a row of tokens to words, and replace the escapes of Moses' tokenizer.
+
+    A word that is one unknown token becomes ``UNKNOWN_WORD``; an unknown token in a longer word is left out.
 
     Args:
-        tokens: as they stand in the dictionary
+        tokens: tokens of the dictionary, without end of sentence
         remove_bpe: one of ``REMOVE_BPE``
     """
     words, positions, is_unknown = [], [], []
     for parts in _SPLITTERS[remove_bpe](tokens):
         texts = [text for text, _ in parts]
-        unknown = UNKNOWN in texts
-        words.append(unescape("".join(text for text in texts if text != UNKNOWN)) or NEUTRAL)
+        unknown = UNKNOWN_TOKEN in texts
+        words.append(unescape("".join(text for text in texts if text != UNKNOWN_TOKEN)) or UNKNOWN_WORD)
         positions.append([position for _, position in parts])
         is_unknown.append(unknown)
     return Words(words, positions, is_unknown)
 
 
-Parts = List[Tuple[str, int]]  # of a word: text, position of the token
+Parts = List[Tuple[str, int]]  # the text and the position of each token of a word
 
 
 def _split_subword_nmt(tokens: Sequence[str]) -> Iterator[Parts]:
     parts: Parts = []
     for position, token in enumerate(tokens):
-        goes_on = token.endswith(SUBWORD_MARK)
-        parts.append((token[: -len(SUBWORD_MARK)] if goes_on else token, position))
-        if not goes_on:
+        continues = token.endswith(SUBWORD_MARK)
+        parts.append((token[: -len(SUBWORD_MARK)] if continues else token, position))
+        if not continues:
             yield parts
             parts = []
     if parts:
@@ -85,7 +86,7 @@ def _split_subword_nmt(tokens: Sequence[str]) -> Iterator[Parts]:
 
 
 def _split_sentencepiece(tokens: Sequence[str]) -> Iterator[Parts]:
-    """A token may hold several words, then it is part of each."""
+    """A token may contain the parts of several words; it then belongs to each of these words."""
     parts: Parts = []
     for position, token in enumerate(tokens):
         rest, *starts = token.split(WORD_START)

@@ -1,0 +1,277 @@
+"""Stanford CoreNLP servers, through ``stanza.server.CoreNLPClient``."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from abc import ABC, abstractmethod
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Mapping, Optional
+
+import requests
+from google.protobuf.message import DecodeError
+from stanza.protobuf import Document
+from stanza.server import CoreNLPClient, StartServer
+from stanza.server.client import (
+    AnnotationException,
+    PermanentlyFailedException,
+    TimeoutException,
+    resolve_classpath,
+)
+
+from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.relations.extraction.extractor import NotParsed
+
+logger = logging.getLogger(__name__)
+
+# OpenIE iterates over sets in the order of their elements' identity hashes, which Java draws at random at each start:
+# on 400 sentences of Multi30k it found 1,473 or 1,624 tuples. With equal hashes the order is that of insertion, and
+# each start finds the same tuples.
+JAVA_OPTIONS = ("-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2")
+CONNECTION_SECONDS = 10  # time limit for the answer of a server that should already run
+START_SECONDS = 300  # time limit for the start or restart of a server, and for loading its models
+MAX_CRASHES_IN_A_ROW = 10  # crashes without an answer in between: more are not the fault of a single sentence
+TRIAL_SENTENCE = "This is a test ."
+
+INSTALLATION = (
+    "run `make corenlp` in a clone of this project, or python -c 'import stanza; stanza.install_corenlp()', and set "
+    "CORENLP_HOME if the folder of CoreNLP is not ~/stanza_corenlp"
+)
+
+
+class ServerLost(Exception):
+    """The server does not answer, or no longer answers."""
+
+
+class CoreNLPServer(ABC):
+    """A CoreNLP server; a subclass defines how it is started, restarted and closed.
+
+    Args:
+        url: address of the server
+        request: annotators and properties of each request
+        timeout: time limit of a request, in seconds
+    """
+
+    def __init__(self, url: str, request: Mapping[str, str], timeout: float) -> None:
+        self.url = url
+        self.request = dict(request)
+        self.milliseconds = max(1, int(1000 * timeout))
+        self.requests_in_progress = 0
+
+    @abstractmethod
+    def start(self) -> None:
+        """Make sure that the server runs, and check its models; UserError if this fails."""
+
+    @abstractmethod
+    def restart(self) -> None:
+        """Make sure that a lost server runs again; UserError if this fails."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop what :meth:`start` started."""
+
+    def annotate(self, text: str, timeout: Optional[int] = None) -> Document:
+        """CoreNLP's protobuf document of a text.
+
+        Args:
+            timeout: time limit in milliseconds, if different from the server's limit
+
+        Raises:
+            NotParsed: the server answered with an error or exceeded the time limit
+            ServerLost: the server did not answer
+        """
+        timeout = timeout or self.milliseconds
+        properties = {**self.request, "timeout": str(timeout)}
+        client = CoreNLPClient(
+            start_server=StartServer.DONT_START, endpoint=self.url, timeout=timeout, output_format="serialized"
+        )
+        try:
+            # Without reset_default the result would depend on the default properties of the server.
+            return client.annotate(text, properties=properties, reset_default=True)
+        except TimeoutException as error:
+            raise NotParsed(str(error)) from error
+        except AnnotationException as error:
+            if isinstance(error.__cause__, requests.exceptions.HTTPError):
+                raise NotParsed(" ".join(str(error).split())[:500]) from error
+            raise ServerLost(str(error)) from error
+        except DecodeError as error:
+            raise ServerLost(f"the answer is not a CoreNLP document ({error})") from error
+
+    def check_models(self) -> None:
+        """Parse a trial sentence, which also makes the server load its models.
+
+        Raises:
+            UserError: the server is not a CoreNLP server, or has no models for the language
+        """
+        try:
+            document = self.annotate(TRIAL_SENTENCE, 1000 * START_SECONDS)
+        except (NotParsed, ServerLost) as error:
+            raise UserError(f"the CoreNLP server at {self.url} cannot be used: {error}") from error
+        tags = [token.pos for sentence in document.sentence for token in sentence.token]
+        language = self.request["pipelineLanguage"]
+        # Without a language's models the server silently uses the English models. Only these tag a full stop as ".".
+        if not tags or (language != "english" and tags[-1] == "."):
+            raise UserError(
+                f"the CoreNLP server at {self.url} has no models for {language}: add their jar, "
+                f"stanford-corenlp-VERSION-models-{language}.jar, to the folder of CoreNLP"
+            )
+
+    def is_alive(self) -> bool:
+        """Whether the server answers."""
+        with suppress(requests.exceptions.RequestException):
+            return requests.get(f"{self.url}/ping", timeout=10).ok
+        return False
+
+
+class ExternalServer(CoreNLPServer):
+    """A CoreNLP server that the user started."""
+
+    def start(self) -> None:
+        """Check that the server answers and has the models; UserError if not."""
+        self._wait_until_alive(CONNECTION_SECONDS)
+        self.check_models()
+
+    def restart(self) -> None:
+        """Wait until the user has restarted the server; UserError if this takes too long."""
+        self._wait_until_alive(START_SECONDS)
+        self.check_models()
+
+    def _wait_until_alive(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while not self.is_alive():
+            if time.monotonic() > end:
+                raise UserError(
+                    f"no CoreNLP server answers at {self.url}; start it, or leave out its address, and run the same "
+                    f"command again: it continues where it stopped"
+                )
+            time.sleep(1)
+
+    def close(self) -> None:
+        """Do nothing: the server belongs to the user."""
+
+
+class ManagedServer(CoreNLPServer):
+    """A CoreNLP server that this process starts, restarts after a crash, and stops.
+
+    Args:
+        memory: maximum memory of the Java virtual machine, such as ``4G``
+    """
+
+    def __init__(self, request: Mapping[str, str], timeout: float, memory: str) -> None:
+        super().__init__("", request, timeout)
+        self.memory = memory
+        self._process: Optional[CoreNLPClient] = None
+        self._log = tempfile.TemporaryFile(mode="w+", encoding="utf-8", errors="replace")
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._crashes_in_a_row = 0
+
+    def annotate(self, text: str, timeout: Optional[int] = None) -> Document:
+        document = super().annotate(text, timeout)
+        self._crashes_in_a_row = 0
+        return document
+
+    def start(self) -> None:
+        """Start the server, wait until it answers, and check its models.
+
+        Raises:
+            UserError: Java or CoreNLP is not installed, or the server does not start
+        """
+        check_installation()
+        for is_last_attempt in (False, False, True):
+            try:
+                self._process = self._start_process()
+                break
+            except PermanentlyFailedException:  # another process took the port
+                if is_last_attempt:
+                    raise
+        self._wait_until_alive()
+        self.check_models()
+
+    def _start_process(self) -> CoreNLPClient:
+        with closing(socket.socket()) as probe:
+            probe.bind(("localhost", 0))
+            self.url = f"http://localhost:{probe.getsockname()[1]}"
+        process = CoreNLPClient(
+            start_server=StartServer.FORCE_START,
+            endpoint=self.url,
+            timeout=max(self.milliseconds, 1000 * START_SECONDS),  # upper bound: each request has its own time limit
+            threads=os.cpu_count(),  # upper bound: the server uses one thread for each request
+            memory=self.memory,
+            properties="english",  # any language name: without one the client writes a properties file
+            preload=False,  # check_models loads the models, with the properties of the requests
+            be_quiet=True,  # otherwise the server prints each sentence
+            stdout=self._log,
+            stderr=self._log,
+        )
+        process.be_quiet = False  # otherwise the client discards the server's error messages
+        process.start_cmd[1:1] = JAVA_OPTIONS
+        process.start()
+        return process
+
+    def _wait_until_alive(self) -> None:
+        end = time.monotonic() + START_SECONDS
+        while not self.is_alive():
+            if self._has_ended() or time.monotonic() > end:
+                raise UserError(f"the CoreNLP server does not start: {self._end_of_log()}")
+            time.sleep(0.2)
+
+    def _has_ended(self) -> bool:
+        return self._process is None or self._process.server is None or self._process.server.poll() is not None
+
+    def _end_of_log(self) -> str:
+        self._log.flush()
+        size = self._log.seek(0, 2)
+        self._log.seek(max(0, size - 1000))
+        return " ".join(self._log.read().split()) or "its log is empty"
+
+    def restart(self) -> None:
+        """Restart the server, unless another thread has already done this.
+
+        Raises:
+            UserError: the server crashed too often in a row
+        """
+        with self._lock:
+            if self._is_closed:
+                raise UserError("the CoreNLP server was stopped")
+            if not self._has_ended() and self.is_alive():
+                return
+            self._crashes_in_a_row += 1
+            if self._crashes_in_a_row > MAX_CRASHES_IN_A_ROW:
+                raise UserError(
+                    f"the CoreNLP server crashed {self._crashes_in_a_row} times in a row: {self._end_of_log()}; give "
+                    f"it more memory than {self.memory}"
+                )
+            logger.warning("the CoreNLP server crashed and is restarted")
+            self._stop_process()
+            self.start()
+
+    def _stop_process(self) -> None:
+        if self._process is not None:
+            self._process.stop()
+            self._process = None
+
+    def close(self) -> None:
+        """Stop the server."""
+        self._is_closed = True
+        self._stop_process()
+        self._log.close()
+
+
+def check_installation() -> None:
+    """Raise UserError unless Java and CoreNLP are where stanza looks for them."""
+    if shutil.which("java") is None:
+        raise UserError("Java is not on PATH, and CoreNLP needs it: install Java 17 (apt-get install openjdk-17-jre)")
+    try:
+        classpath = resolve_classpath()
+    except FileNotFoundError as error:
+        raise UserError(f"Stanford CoreNLP is not installed: {INSTALLATION}") from error
+    folder = Path(classpath)
+    if folder.name == "*" and not any(folder.parent.glob("*corenlp*.jar")):
+        raise UserError(f"{folder.parent} does not contain CoreNLP: {INSTALLATION}")

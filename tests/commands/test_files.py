@@ -1,0 +1,121 @@
+"""Files that are written atomically, alone and in groups."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Callable, Dict, List, Optional
+
+import numpy as np
+import pytest
+
+from fairseq_ctxgates.context_gates.gate_labels import GateLabels
+from fairseq_ctxgates.data.data_directory import Split, find_splits, fingerprint
+from fairseq_ctxgates.data.side_stream_writer import SideStreamWriter
+from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.files import atomic_write, atomic_write_group
+from tests.helpers.corpus import binarize
+
+EXTENSIONS = (".bin", ".idx", ".json")
+
+
+def contents(folder: Path) -> Dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def write_group(folder: Path, text: str, error: Optional[BaseException] = None) -> None:
+    with atomic_write_group([folder / name for name in "abc"]) as temporaries:
+        for temporary in temporaries:
+            temporary.write_text(text)
+        if error is not None:
+            raise error
+
+
+def stop_at_rename(number: int, stop: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let something happen in place of the rename with this number, from 0."""
+    replace = os.replace
+    renamed: List[Path] = []
+
+    def stopping(source: Path, target: Path) -> None:
+        if len(renamed) == number:
+            stop()
+        renamed.append(target)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", stopping)
+
+
+def fill_the_disk() -> None:
+    raise OSError(28, "No space left on device")
+
+
+def kill_this_process() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_group_of_files(tmp_path):
+    write_group(tmp_path, "old")
+    write_group(tmp_path, "new")
+    assert contents(tmp_path) == dict.fromkeys("abc", b"new")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device")], ids=repr)
+def test_a_group_that_fails_before_the_renames_leaves_the_old_files(tmp_path, error):
+    write_group(tmp_path, "old")
+    with pytest.raises(type(error)):
+        write_group(tmp_path, "new", error)
+    assert contents(tmp_path) == dict.fromkeys("abc", b"old")
+
+
+@pytest.mark.parametrize("rename", range(3))
+def test_a_rename_that_fails_leaves_no_file_of_the_group(tmp_path, monkeypatch, rename):
+    (tmp_path / "other").write_text("other")
+    write_group(tmp_path, "old")
+    stop_at_rename(rename, fill_the_disk, monkeypatch)
+    with pytest.raises(OSError, match="No space left"):
+        write_group(tmp_path, "new")
+    assert contents(tmp_path) == {"other": b"other"}
+
+
+def test_a_rename_that_fails_leaves_the_old_single_file(tmp_path, monkeypatch):
+    (tmp_path / "a").write_text("old")
+    stop_at_rename(0, fill_the_disk, monkeypatch)
+    with pytest.raises(OSError, match="No space left"), atomic_write(tmp_path / "a") as temporary:
+        temporary.write_text("new")
+    assert contents(tmp_path) == {"a": b"old"}
+
+
+def write_labels(split: Split, rows: List[List[int]]) -> None:
+    metadata = {"fingerprint": fingerprint(split)}
+    with SideStreamWriter(split.stream_prefix(GateLabels.name), np.uint8, metadata) as writer:
+        for row in rows:
+            writer.add(np.array(row))
+
+
+@pytest.mark.parametrize("has_old_stream", [True, False])
+@pytest.mark.parametrize("rename", range(3))
+def test_a_writer_killed_between_two_renames_leaves_a_stream_that_is_refused(
+    tmp_path, monkeypatch, rename, has_old_stream
+):
+    """Never the data of one stream with the index of another, which here would fit as well."""
+    (split,) = find_splits(binarize(tmp_path, {"train": [("a", "x y"), ("b", "y x")]}, "de", "en"), "de", "en")
+    if has_old_stream:
+        write_labels(split, [[0, 0, 2], [0, 0, 2]])
+        assert [row.tolist() for row in GateLabels.load([split], [1], None, None).rows] == [[0, 0, 2], [0, 0, 2]]
+    process = os.fork()
+    if process == 0:
+        try:
+            stop_at_rename(rename, kill_this_process, monkeypatch)
+            write_labels(split, [[1, 1, 2], [1, 1, 2]])
+        finally:
+            os._exit(1)
+    assert os.waitpid(process, 0)[1] == signal.SIGKILL
+    prefix = split.stream_prefix(GateLabels.name)
+    assert not Path(f"{prefix}.json").exists()
+    with pytest.raises(UserError, match=r"train\.gate\.de-en\.(idx not found|json cannot be read).*gate-labels"):
+        GateLabels.load([split], [1], None, None)
+
+    write_labels(split, [[1, 1, 2], [1, 1, 2]])  # running the command again repairs it
+    assert [row.tolist() for row in GateLabels.load([split], [1], None, None).rows] == [[1, 1, 2], [1, 1, 2]]
+    assert all(Path(f"{prefix}{extension}").exists() for extension in EXTENSIONS)
