@@ -8,7 +8,7 @@ The domain is a number for each sentence, in a side stream, which this file make
 """
 
 from dataclasses import dataclass, field
-from typing import AbstractSet, Any, Dict, Tuple
+from typing import Any, Dict, Tuple
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fairseq_ctxgates.commands.options import find_data, make_data_parser, match_files_to_splits, split_and_files
 from fairseq_ctxgates.data.data_directory import fingerprint
 from fairseq_ctxgates.data.side_stream import SideStream
-from fairseq_ctxgates.data.side_stream_writer import SideStreamWriter
+from fairseq_ctxgates.data.side_stream_writer import write_side_stream
 from fairseq_ctxgates.errors import UserError, exit_on_user_error
 from fairseq_ctxgates.mechanism import RNNSEARCH, TRANSFORMER, EncoderInput, Mechanism
 from fairseq_ctxgates.parts import Part, RecurrentSourcePart, Returned, SourceContextPart
@@ -39,14 +39,11 @@ class DomainStreamOptions(FairseqDataclass):
 class Domains(SideStream[DomainStreamOptions]):
     """Adds ``net_input["domain"]``, (batch,). A row of the stream is one number, from 0."""
 
-    name, made_by = (
-        "domain",
-        "python examples/own_mechanism/domain_gate.py {data} -s {source} -t {target} --domains ...",
-    )
+    name, made_by = "domain", "python examples/own_mechanism/domain_gate.py {data} -s {source} -t {target} --domains"
     languages, inputs, Config = ("source",), ("domain",), DomainStreamOptions
 
     @classmethod
-    def is_wanted(cls, options: DomainStreamOptions, required: AbstractSet[str]) -> bool:
+    def is_wanted(cls, options: DomainStreamOptions, required: Any) -> bool:
         return cls.name in required
 
     @classmethod
@@ -118,6 +115,5 @@ if __name__ == "__main__":
             if len(numbers) != len(split.load_language(split.source_lang)) or not all(map(str.isdigit, numbers)):
                 raise UserError(f"{file}: give a number from 0 for each sentence of {split.name}, a line each")
             metadata = {"fingerprint": fingerprint(split, Domains.languages)}
-            with SideStreamWriter(split.stream_prefix(Domains.name), np.int64, metadata) as writer:
-                for number in numbers:
-                    writer.add(np.array([int(number)]))
+            rows = ([int(number)] for number in numbers)
+            write_side_stream(split.stream_prefix(Domains.name), np.int64, metadata, rows)

@@ -36,7 +36,7 @@ from fairseq_ctxgates.context_gates.pmi import (
     map_split,
 )
 from fairseq_ctxgates.data.data_directory import Split, fingerprint
-from fairseq_ctxgates.data.side_stream_writer import SideStreamWriter
+from fairseq_ctxgates.data.side_stream_writer import write_side_stream
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import clean_up_on_failure
 
@@ -158,9 +158,8 @@ def write_labels(split: Split, labels: np.ndarray, options: PMIOptions) -> np.nd
     """
     metadata = {"options": asdict(options), "fingerprint": fingerprint(split, GateLabels.languages)}
     _, target = map_split(split)
-    with SideStreamWriter(split.stream_prefix(GateLabels.name), np.uint8, metadata) as writer:
-        for begin, end in zip(target.start[:-1], target.start[1:]):
-            writer.add(labels[begin:end])
+    rows = (labels[begin:end] for begin, end in zip(target.start[:-1], target.start[1:]))
+    write_side_stream(split.stream_prefix(GateLabels.name), np.uint8, metadata, rows)
     return np.bincount(labels[target.ids != EOS], minlength=3)
 
 

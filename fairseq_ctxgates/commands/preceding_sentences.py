@@ -18,7 +18,7 @@ import numpy as np
 
 from fairseq_ctxgates.commands.options import find_data, make_data_parser, match_files_to_splits, split_and_files
 from fairseq_ctxgates.data.data_directory import Split, fingerprint
-from fairseq_ctxgates.data.side_stream_writer import SideStreamWriter
+from fairseq_ctxgates.data.side_stream_writer import write_side_stream
 from fairseq_ctxgates.files import clean_up_on_failure
 from fairseq_ctxgates.inter_sentence.documents import (
     find_preceding_sentences,
@@ -104,9 +104,8 @@ def write_stream(split: Split, preceding: np.ndarray, digests: Dict[str, str]) -
         preceding: the row of each sentence's preceding sentence or ``NONE``, (sentences,)
         digests: the fingerprint of the split
     """
-    with SideStreamWriter(split.stream_prefix(PrecedingSentences.name), np.int64, {"fingerprint": digests}) as writer:
-        for row in preceding:
-            writer.add(np.array([row] if row != NONE else [], dtype=np.int64))
+    rows = ([row] if row != NONE else [] for row in preceding)
+    write_side_stream(split.stream_prefix(PrecedingSentences.name), np.int64, {"fingerprint": digests}, rows)
 
 
 def report(preceding: Dict[Split, np.ndarray]) -> None:

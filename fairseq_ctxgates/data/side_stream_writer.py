@@ -6,13 +6,15 @@ import json
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Mapping, Optional, Type
+from typing import Iterable, Mapping, Optional, Sequence, Type, Union
 
 import numpy as np
 import torch
 from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 
 from fairseq_ctxgates.files import atomic_write_group
+
+Row = Union[np.ndarray, Sequence[int]]  # one-dimensional
 
 
 class SideStreamWriter:
@@ -42,7 +44,7 @@ class SideStreamWriter:
             self._group = stack.pop_all()
         return self
 
-    def add(self, row: np.ndarray) -> None:
+    def add(self, row: Row) -> None:
         """Append the row of the next sentence, one-dimensional and of any length."""
         self._builder.add_item(torch.from_numpy(np.asarray(row, dtype=self._dtype)))
         self._rows += 1
@@ -68,3 +70,12 @@ class SideStreamWriter:
         with open(self._json, "w", encoding="utf-8") as file:
             json.dump({"rows": self._rows, **self.metadata}, file, indent=2, sort_keys=True)
             file.write("\n")
+
+
+def write_side_stream(
+    prefix: Path, dtype: Type[np.generic], metadata: Mapping[str, object], rows: Iterable[Row]
+) -> None:
+    """Write a side stream whose rows are at hand; the arguments are those of :class:`SideStreamWriter`."""
+    with SideStreamWriter(prefix, dtype, metadata) as writer:
+        for row in rows:
+            writer.add(row)
