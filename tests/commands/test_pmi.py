@@ -1,4 +1,4 @@
-"""Pointwise mutual information: counts, tables and labels, worked by hand and against a plain reading of the paper."""
+"""Pointwise mutual information: counts, tables and labels, worked by hand and against a brute-force count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Regularized context gates: equations 2 to 4 of Li et al. 2020, as the design reads them."""
+"""Regularized context gates (RCG): equations 2 to 4 of Li et al. 2020; docs/decisions.md."""
 
 from __future__ import annotations
 
@@ -11,21 +11,26 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_ctxgates.context_gates.context_gate import ContextGate
-from tests.helpers.models import NORM_ORDERS, PAD, build_model, keep_float64, make_batch, make_model, norm_order_options
-from tests.helpers.reference_transformer import Reading, encode
-
-BATCH = make_batch(
-    sources=[[4, 5, 6, 7, 8], [9, 10], [11, 12, 13]],
-    targets=[[14, 15, 16], [17, 18, 19, 4, 5], [6]],
+from tests.helpers.models import (
+    NORM_ORDERS,
+    PAD,
+    SOURCES,
+    TARGETS,
+    build_model,
+    check_gates,
+    check_words,
+    make_batch,
+    make_model,
+    norm_order_options,
 )
+from tests.helpers.reference_transformer import ReferenceTransformer, encode
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+BATCH = make_batch(SOURCES, TARGETS)
 
 
-@pytest.fixture(autouse=True)
-def _float64(monkeypatch: pytest.MonkeyPatch) -> None:
-    keep_float64(monkeypatch)
-
-
-# --- against an independent reading ----------------------------------------------------------------------------------
+# --- against the reference implementation -----------------------------------------------------------------------------
 
 
 ACTIVATIONS: dict[str, Any] = {"relu": lambda x: np.maximum(x, 0), "tanh": np.tanh}
@@ -38,17 +43,15 @@ ACTIVATIONS: dict[str, Any] = {"relu": lambda x: np.maximum(x, 0), "tanh": np.ta
 def test_decoder_computes_what_the_paper_says(order: str, activation: str) -> None:
     model = make_model("rcg_transformer", activation_fn=activation, **norm_order_options(order))
     tokens, previous = BATCH["net_input"]["src_tokens"], BATCH["net_input"]["prev_output_tokens"]
-    reading = Reading(model, order, ACTIVATIONS[activation])
-    expected_logits, expected_gates, _ = reading.decode(previous.numpy(), encode(model, tokens))
+    reference = ReferenceTransformer(model, order, ACTIVATIONS[activation])
+    expected_logits, expected_gates, _ = reference.decode(previous.numpy(), encode(model, tokens))
 
     logits, extra = model(**BATCH["net_input"], return_gates=True)
 
-    words = previous.ne(PAD)  # what stands at padding means nothing
-    np.testing.assert_allclose(logits[words].numpy(), expected_logits[words.numpy()], rtol=0, atol=1e-10)
+    words = previous.ne(PAD)
+    check_words(logits, expected_logits, words)
     assert sorted(extra["gates"]) == [1, 2, 3]
-    for number, gate in extra["gates"].items():
-        z = gate.transpose(0, 1)[words].numpy()
-        np.testing.assert_allclose(z, expected_gates[number][words.numpy()], rtol=0, atol=1e-10)
+    check_gates(extra["gates"], expected_gates, words)
 
 
 # --- the gate, by hand ------------------------------------------------------------------------------------------------

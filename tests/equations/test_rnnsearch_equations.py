@@ -22,26 +22,21 @@ from fairseq_ctxgates.models.rnnsearch import RNNSearchConfig, RNNSearchModel, p
 from fairseq_ctxgates.modules.additive_attention import AdditiveAttention, AttentionMemory, weighted_sum
 from fairseq_ctxgates.modules.gated_recurrent_unit import BidirectionalGRU, gru
 from fairseq_ctxgates.modules.linear import Linear, linear
-from tests.helpers.models import DICTIONARY, EOS, PAD, keep_float64, make_batch
+from tests.helpers.models import DICTIONARY, EOS, PAD, SOURCES, TARGETS, make_batch
 from tests.helpers.reference_rnnsearch import (
     GATES,
     PRECEDING,
-    SOURCES,
-    TARGETS,
     Decoded,
-    Reading,
+    ReferenceRNNSearch,
     build_rnnsearch,
     make_rnnsearch,
 )
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 INPUT = make_batch(SOURCES, TARGETS)["net_input"]
 EVERYTHING: dict[str, Any] = {"context_gate": "both", "inter_sentence_gate": True, "feedback_attention": True}
 COMBINATIONS = list(product(GATES, (False, True), (False, True)))
-
-
-@pytest.fixture(autouse=True)
-def _float64(monkeypatch: pytest.MonkeyPatch) -> None:
-    keep_float64(monkeypatch)
 
 
 def collate(rows: list[list[int]], left_pad: bool = True) -> Tensor:
@@ -53,7 +48,7 @@ def with_preceding(batch: dict[str, Any] = INPUT, left_pad: bool = True) -> dict
 
 
 def check(model: Any, found: tuple[Tensor, dict[str, Any]], number: int, expected: Decoded, padding: int) -> None:
-    """What a batch's decoder gave, against the reading of one sentence whose source begins after padding."""
+    """What a batch's decoder gave, against the reference for one sentence whose source begins after padding."""
     logits, extra = found
     length = len(expected.logits)
     attention = extra["attn"][0][number, :length]
@@ -67,7 +62,7 @@ def check(model: Any, found: tuple[Tensor, dict[str, Any]], number: int, expecte
     assert attention[:, :padding].eq(0).all()
 
 
-# --- against an independent reading -----------------------------------------------------------------------------------
+# --- against the reference implementation -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("gate", "feedback", "inter_sentence"), COMBINATIONS)
@@ -77,9 +72,9 @@ def test_model_computes_what_the_papers_say(gate: str, feedback: bool, inter_sen
     inputs = with_preceding() if inter_sentence else INPUT
     found = model(**inputs, return_gates=True, return_preceding_attention=True)
     assert set(found[1]["preceding_attention"]) == ({1} if inter_sentence else set())
-    reading = Reading(model, gate, feedback)
+    reference = ReferenceRNNSearch(model, gate, feedback)
     for number, (source, target, preceding) in enumerate(zip(SOURCES, TARGETS, PRECEDING)):
-        expected = reading.decode([*source, EOS], [EOS, *target], preceding if inter_sentence else ())
+        expected = reference.decode([*source, EOS], [EOS, *target], preceding if inter_sentence else ())
         if gate == "target":  # what leaves the model is the weight of the source
             expected = expected._replace(context_gate=1 - expected.context_gate)
         check(model, found, number, expected, padding=len(SOURCES[0]) - len(source))
@@ -290,9 +285,9 @@ def test_closed_ablation(gate: str) -> None:
     options: dict[str, Any] = {"context_gate": gate, "feedback_attention": True}
     model = make_rnnsearch("isg_rnnsearch", inter_sentence_ablation="closed", **options)
     found = model(**with_preceding(), return_gates=True)
-    reading = Reading(model, closed=True, gate=gate, feedback=True)
+    reference = ReferenceRNNSearch(model, closed=True, gate=gate, feedback=True)
     for number, (source, target, preceding) in enumerate(zip(SOURCES, TARGETS, PRECEDING)):
-        expected = reading.decode([*source, EOS], [EOS, *target], preceding)
+        expected = reference.decode([*source, EOS], [EOS, *target], preceding)
         check(model, found, number, expected, padding=len(SOURCES[0]) - len(source))
     # With C_2 the identity, as training begins, nothing is left of the mechanism.
     model.decoder.cell.inter_sentence_gate.sentence_proj.weight.copy_(torch.eye(8))
@@ -306,11 +301,11 @@ def test_random_ablation() -> None:
     """The random contexts stand for c_a, and depend on the sentence and the step, not on the batch."""
     model = make_rnnsearch("isg_rnnsearch", inter_sentence_ablation="random")
     found = model(**with_preceding(), return_gates=True)
-    reading = Reading(model, feedback=True)
+    reference = ReferenceRNNSearch(model, feedback=True)
     for number, (source, target) in enumerate(zip(SOURCES, TARGETS)):
         keys = sentence_keys(torch.tensor([[*source, EOS]]), PAD)
         contexts = random_context(keys, 1, torch.arange(len(target) + 1), 8)[:, 0].double().numpy()
-        expected = reading.decode([*source, EOS], [EOS, *target], preceding_contexts=contexts)
+        expected = reference.decode([*source, EOS], [EOS, *target], preceding_contexts=contexts)
         check(model, found, number, expected, padding=len(SOURCES[0]) - len(source))
 
 

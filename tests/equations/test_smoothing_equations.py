@@ -1,4 +1,4 @@
-"""Context-aware smoothing: FCWM and CCWM of Chen et al. 2017, as the design reads them."""
+"""Context-aware smoothing (CAR): the networks FCWM and CCWM of Chen et al. 2017; docs/decisions.md."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ def assert_close(actual: Any, expected: Any) -> None:
     np.testing.assert_allclose(np.asarray(actual), np.asarray(expected), rtol=0, atol=1e-12)
 
 
-# --- an independent reading, in NumPy ---------------------------------------------------------------------------------
+# --- reference implementation in NumPy --------------------------------------------------------------------------------
 
 PHI: dict[str, Any] = {"tanh": np.tanh, "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "relu": lambda x: np.maximum(x, 0)}
 
 
-class Reading:
+class ReferenceSmoothing:
     """The slides' equations for one sentence and one word after the other, with the parameters of a module."""
 
     def __init__(self, smoothing: ContextOfWords, side: str, options: dict[str, Any]) -> None:
@@ -144,12 +144,12 @@ def test_smoothing_computes_what_the_slides_say(
     """Each sentence as if it stood alone, on whichever side it is padded."""
     options = {**network, **words}
     smoothing = make_smoothing(side, **options)
-    reading = Reading(smoothing, side, options)
+    reference = ReferenceSmoothing(smoothing, side, options)
     tokens = collate(SENTENCES, left_pad)
     smoothed = embed_words(EMBEDDING, tokens, smoothing)
     assert smoothed.shape == (*tokens.shape, DIM) and smoothed.dtype == torch.float64
     for row, sentence in enumerate(SENTENCES):
-        assert_close(smoothed[row, tokens[row].ne(PAD)], reading.sentence(sentence))
+        assert_close(smoothed[row, tokens[row].ne(PAD)], reference.sentence(sentence))
     assert torch.equal(smoothed[tokens.eq(PAD)], EMBEDDING(tokens)[tokens.eq(PAD)])
 
 
@@ -165,7 +165,7 @@ def test_activation(kind: str, activation: str) -> None:
         "smoothing_activation": activation,
     }
     smoothing = make_smoothing("encoder", **options)
-    expected = Reading(smoothing, "encoder", options).sentence(SENTENCES[0])
+    expected = ReferenceSmoothing(smoothing, "encoder", options).sentence(SENTENCES[0])
     assert_close(embed_words(EMBEDDING, collate(SENTENCES[:1]), smoothing)[0], expected)
 
 

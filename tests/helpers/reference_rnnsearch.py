@@ -51,7 +51,7 @@ class Decoded(NamedTuple):
     preceding_attention: np.ndarray
 
 
-class Reading:
+class ReferenceRNNSearch:
     """RNNSearch for one sentence, step by step, with a model's parameters.
 
     Args:
@@ -192,7 +192,5 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-x))
 
 
-SOURCES = [[4, 5, 6, 7, 8], [9, 10], [11, 12, 13]]
-TARGETS = [[14, 15, 16], [17, 18, 19, 4, 5], [6]]
-# One longer than its sentence, a document's first, one of one word; together longer than the sources.
+# Of ``SOURCES`` in helpers/models.py: one longer than its sentence, a document's first, and one of one word.
 PRECEDING = [[7, 9, 4, 4, 16, 18, EOS], [EOS, EOS, EOS], [5, EOS]]

@@ -26,7 +26,7 @@ def sigmoid(x: Array) -> Array:
     return 1 / (1 + np.exp(-x))
 
 
-class Reading:
+class ReferenceTransformer:
     """The decoder, or the encoder, with the parameters of a model. Arrays are (batch, length, width).
 
     Args:

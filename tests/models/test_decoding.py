@@ -8,7 +8,6 @@ import pytest
 import torch
 from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
 from omegaconf import OmegaConf
-from torch import Tensor
 
 from fairseq_ctxgates.relations.stream import pack_tuples, relation_mask
 from tests.helpers.models import (
@@ -16,18 +15,15 @@ from tests.helpers.models import (
     EOS,
     NORM_ORDERS,
     PAD,
-    keep_float64,
-    make_batch,
+    assert_close,
+    make_decoding_batch,
     make_model,
     norm_order_options,
 )
 
-UNK = DICTIONARY.unk()
-# Sources of three lengths, so padded on the left; targets of one length, as while decoding. Unknown words in both.
-BATCH = make_batch(
-    sources=[[4, 5, UNK, 7, 8], [9, 10], [UNK, UNK, 13]],
-    targets=[[14, UNK, 16, 17], [18, 19, 4, 5], [6, 7, UNK, 9]],
-)
+pytestmark = pytest.mark.usefixtures("float64", "no_grad")
+
+BATCH = make_decoding_batch()
 # Read by the models that know preceding sentences and relations, and left unread by the others.
 PRECEDING = torch.tensor([[PAD, PAD, 15, 16, EOS], [PAD, PAD, EOS, EOS, EOS], [4, 17, 18, 19, EOS]])
 MASK = torch.ones(3, 6, 6, dtype=torch.bool)  # of two tuples, of none, and of one
@@ -61,17 +57,6 @@ def make(mechanism: str, **options: Any) -> Any:
     """A model with one of the mechanisms, or with all."""
     arch, own = MECHANISMS[mechanism]
     return make_model(arch, **{**own, **options})
-
-
-@pytest.fixture(autouse=True)
-def _without_gradients(monkeypatch: pytest.MonkeyPatch) -> Any:
-    keep_float64(monkeypatch)
-    with torch.no_grad():
-        yield
-
-
-def assert_close(actual: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)
 
 
 def encode(model: Any) -> Any:

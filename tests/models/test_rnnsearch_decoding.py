@@ -12,15 +12,12 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from fairseq_ctxgates.modules.additive_attention import sentences_of_rows
-from tests.helpers.models import DICTIONARY, EOS, PAD, keep_float64, make_batch, make_model
+from tests.helpers.models import DICTIONARY, EOS, PAD, assert_close, make_batch, make_decoding_batch, make_model
 from tests.helpers.reference_rnnsearch import make_rnnsearch
 
-UNK = DICTIONARY.unk()
-# Sources of three lengths, so padded on the left; targets of one length, as while decoding. Unknown words in both.
-BATCH = make_batch(
-    sources=[[4, 5, UNK, 7, 8], [9, 10], [UNK, UNK, 13]],
-    targets=[[14, UNK, 16, 17], [18, 19, 4, 5], [6, 7, UNK, 9]],
-)
+pytestmark = pytest.mark.usefixtures("float64", "no_grad")
+
+BATCH = make_decoding_batch()
 SOURCE, LENGTHS = BATCH["net_input"]["src_tokens"], BATCH["net_input"]["src_lengths"]
 PREVIOUS = BATCH["net_input"]["prev_output_tokens"]
 PRECEDING = torch.tensor([[7, 9, 16, 4, 4, 18, EOS], [PAD] * 4 + [EOS] * 3, [PAD] * 5 + [5, EOS]])
@@ -36,17 +33,6 @@ MODELS: list[dict[str, Any]] = [
     {"smoothing": "fcwm", "smoothing_side": "both", "smoothing_words": "all"},
     {"smoothing": "ccwm", "smoothing_side": "both", "context_gate": "target", "inter_sentence_gate": True},
 ]
-
-
-@pytest.fixture(autouse=True)
-def _without_gradients(monkeypatch: pytest.MonkeyPatch) -> Any:
-    keep_float64(monkeypatch)
-    with torch.no_grad():
-        yield
-
-
-def assert_close(actual: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)
 
 
 def check_step(found: tuple, expected: tuple, number: int) -> None:

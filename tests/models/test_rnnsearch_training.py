@@ -12,14 +12,11 @@ from torch import Tensor
 
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE, SOURCE, TARGET
 from fairseq_ctxgates.context_gates.gate_regularized_cross_entropy import gate_hinge
-from tests.helpers.models import keep_float64, make_batch, make_task
+from tests.helpers.models import SOURCES, TARGETS, make_batch, make_task
 from tests.helpers.reference_rnnsearch import make_rnnsearch
 
-LABELLED = make_batch(
-    sources=[[4, 5, 6, 7, 8], [9, 10], [11, 12, 13]],
-    targets=[[14, 15, 16], [17, 18, 19, 4, 5], [6]],
-    labels=[[SOURCE, TARGET, SOURCE], [TARGET, IGNORE, SOURCE, TARGET, TARGET], [SOURCE]],
-)
+LABELS = [[SOURCE, TARGET, SOURCE], [TARGET, IGNORE, SOURCE, TARGET, TARGET], [SOURCE]]
+LABELLED = make_batch(SOURCES, TARGETS, LABELS)
 
 
 def hinge_gradients(model: Any, criterion: Any) -> Dict[str, Tensor]:
@@ -33,11 +30,11 @@ def hinge_gradients(model: Any, criterion: Any) -> Dict[str, Tensor]:
     return {name: gradients[1][name] - gradients[0][name] for name in gradients[0]}
 
 
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("kind", ["source", "target", "both"])
-def test_regularizer_of_context_gates(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_regularizer_of_context_gates(kind: str) -> None:
     """Criterion and labels of the Transformer: the loss is fairseq's and the hinge, whose gradient reaches the
     gate and pulls the weight of the source to its label's side."""
-    keep_float64(monkeypatch)
     task = make_task(load_gate_labels=True)
     model = make_rnnsearch("ctxgate_rnnsearch", task, context_gate=kind).train()
     options = {"_name": "gate_regularized_cross_entropy", "sentence_avg": False, "label_smoothing": 0.1}
