@@ -166,7 +166,7 @@ def test_all_off_is_the_transformer(options: dict[str, Any]) -> None:
 
 
 class Sum(nn.Module):
-    """The residual connection in the gate's place."""
+    """The residual connection, for use in place of the gate."""
 
     def forward(self, target: Tensor, source: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
         return target + source, torch.zeros_like(target)

@@ -49,7 +49,7 @@ def loss_and_gradients(model: Any, criterion: Any, batch: dict[str, Any] = BATCH
 
 
 def assert_same(actual: Any, expected: Any) -> None:
-    """Up to float32, in which fairseq's losses are computed whatever the model's type."""
+    """Equal in float32: fairseq computes losses in float32, whatever the model's type."""
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6, check_dtype=False)
 
 
@@ -230,7 +230,7 @@ def test_hinge_is_in_training_only() -> None:
 
 
 def hinge_gradients(model: Any, criterion: Any) -> dict[str, Tensor]:
-    """What λ = 1 adds to the gradients of λ = 0."""
+    """The difference between the gradients of λ = 1 and of λ = 0."""
     criterion.gate_lambda = 0.0
     _, without = loss_and_gradients(model, criterion)
     criterion.gate_lambda = 1.0

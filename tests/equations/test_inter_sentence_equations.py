@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("float64")
 
 BATCH = make_batch(SOURCES, TARGETS)
 PRECEDING = torch.tensor([[PAD, PAD, 7, EOS], [EOS, EOS, EOS, EOS], [4, 5, 6, EOS]])
-PRECEDING[1, 0] = PAD  # (eos, eos, eos), padded on the left as the others
+PRECEDING[1, 0] = PAD  # (eos, eos, eos), padded on the left
 INPUT = {**BATCH["net_input"], "preceding_tokens": PRECEDING}
 WORDS = INPUT["prev_output_tokens"].ne(PAD)
 
@@ -104,7 +104,7 @@ def test_parameter_count() -> None:
 
 
 def test_gradients() -> None:
-    """By finite differences, in every parameter of the mechanism."""
+    """Every parameter of the mechanism, by finite differences."""
     model = make_model("isg_transformer", decoder_layers=1)
     layer = model.decoder.layers[0]
     parameters = {name: value for name, value in model.named_parameters() if model.is_mechanism_parameter(name)}
@@ -168,7 +168,7 @@ def test_layers_that_do_not_exist() -> None:
 
 
 def test_attention_over_the_preceding_sentence_survives_activation_checkpointing() -> None:
-    """With its gradient, and only when it is asked for."""
+    """The attention keeps its gradient, and is returned only when it is asked for."""
     found = []
     for checkpointing in (False, True):
         model = make_model("isg_transformer", checkpoint_activations=checkpointing).train()
@@ -211,7 +211,7 @@ def test_closed_has_gates_of_zero() -> None:
 
 @torch.no_grad()
 def test_random_depends_on_the_sentence_alone() -> None:
-    """On nothing else of the batch, not on padding, and not on the preceding sentence."""
+    """Neither other sentences, nor padding, nor the preceding sentence change the random contexts."""
     model = ablated("random")
     logits, extra = model(**INPUT, return_preceding_attention=True)
     assert extra["preceding_attention"] == {}  # there is none

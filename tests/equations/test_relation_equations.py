@@ -187,7 +187,7 @@ def test_a_sentence_without_tuples_has_its_plain_encoding(operation: str) -> Non
 @pytest.mark.parametrize("fusion", FUSIONS)
 @torch.no_grad()
 def test_compare_fusion_is_the_full_mask(fusion: str) -> None:
-    """h' = h, and the rest as it is; the mask is neither needed nor read."""
+    """Compare Fusion sets h' = h and needs no mask."""
     full = make_model("fra_transformer", relation_fusion=fusion)
     compared = make_model("fra_transformer", relation_fusion=fusion, relation_ablation="compare")
     assert (full.required_streams, compared.required_streams) == (("relation",), ())
@@ -233,7 +233,7 @@ def test_parameter_count(fusion: str, linear_layers: int) -> None:
     "options", [{"relation_fusion": fusion} for fusion in FUSIONS] + [{"relation_operation": "multiply"}]
 )
 def test_gradients(options: dict[str, Any]) -> None:
-    """By finite differences, in every parameter of the encoder and of the mechanism."""
+    """Every parameter of the encoder and of the mechanism, by finite differences."""
     model = make_model("fra_transformer", decoder_layers=1, separate_relation_attention=True, **options)
     parameters = {
         name: parameter

@@ -48,7 +48,7 @@ def with_preceding(batch: dict[str, Any] = INPUT, left_pad: bool = True) -> dict
 
 
 def check(model: Any, found: tuple[Tensor, dict[str, Any]], number: int, expected: Decoded, padding: int) -> None:
-    """What a batch's decoder gave, against the reference for one sentence whose source begins after padding."""
+    """The decoder's output for one sentence of a batch equals the reference. Its source begins after ``padding``."""
     logits, extra = found
     length = len(expected.logits)
     attention = extra["attn"][0][number, :length]
@@ -86,7 +86,7 @@ def test_model_computes_what_the_papers_say(gate: str, feedback: bool, inter_sen
 
 
 def test_combinations_differ() -> None:
-    """Without which one could pass for another: with the same parameters where they have the same."""
+    """With the same parameters where they share them, each combination gives other logits."""
     logits = []
     for gate, feedback, inter_sentence in COMBINATIONS:
         model = make_rnnsearch(context_gate=gate, feedback_attention=feedback, inter_sentence_gate=inter_sentence)
@@ -176,7 +176,7 @@ def test_context_gate_by_hand(kind: str, source: tuple, targets: list[tuple], we
 
 
 def test_encoder_is_torchs_gru() -> None:
-    """Its own loop on a CPU gives the states and gradients of torch's, which it leaves to a GPU."""
+    """On a CPU the encoder runs its own loop, which gives the states and gradients of torch's GRU."""
     module = BidirectionalGRU(3, 4).double()
     tokens = [collate(SOURCES), collate(PRECEDING, left_pad=False)]
     order, batch_sizes, _ = pack(tokens, PAD)
@@ -298,7 +298,7 @@ def test_closed_ablation(gate: str) -> None:
 
 @torch.no_grad()
 def test_random_ablation() -> None:
-    """The random contexts stand for c_a, and depend on the sentence and the step, not on the batch."""
+    """The random contexts replace c_a. They depend on the sentence and the step, not on the batch."""
     model = make_rnnsearch("isg_rnnsearch", inter_sentence_ablation="random")
     found = model(**with_preceding(), return_gates=True)
     reference = ReferenceRNNSearch(model, feedback=True)
@@ -323,7 +323,7 @@ def test_missing_preceding_sentences() -> None:
 
 
 def test_plain_models_ignore_preceding_sentences() -> None:
-    """In an ensemble every model is given all inputs."""
+    """An ensemble gives every model all inputs."""
     model = make_rnnsearch()
     torch.testing.assert_close(model(**with_preceding())[0], model(**INPUT)[0], rtol=0, atol=0)
 
@@ -414,7 +414,7 @@ def test_all_embeddings_need_one_dictionary() -> None:
 
 
 def test_dropouts() -> None:
-    """Each of the three at its place, and --dropout where it is not given."""
+    """Each of the three dropouts is at its place, and has the value of --dropout by default."""
     model = build_rnnsearch(dropout=0.3, hidden_dropout=0.2, output_dropout=0.0)
     assert (model.encoder.embedding_dropout.p, model.decoder.embedding_dropout.p) == (0.3, 0.3)
     assert (model.encoder.hidden_dropout.p, model.decoder.hidden_dropout.p) == (0.2, 0.2)
@@ -431,7 +431,7 @@ def test_dropout_drops(kind: str) -> None:
 
 @torch.no_grad()
 def test_half_precision() -> None:
-    """What all scores have in common, 2048 if they were made of logistic functions, does not cost them their digits."""
+    """The scores keep their digits in float16. (With logistic functions each would have a constant part of 2048.)"""
     generator = torch.Generator().manual_seed(1)
     attention = AdditiveAttention(8, 8, 512).half()
     attention.query_proj.weight.zero_()

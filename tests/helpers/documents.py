@@ -41,7 +41,7 @@ FIRST = (0, 7, 19)  # the test split's sentences that are the first of their doc
 
 
 def write_preceding(data: Path, lengths: Dict[str, List[int]] = DOCUMENTS) -> None:
-    """Add the stream by the command, from a file of document names for each split."""
+    """Add the stream of preceding sentences with the command, from a file of document names for each split."""
     files = []
     for split, documents in lengths.items():
         names = [f"document {number}\n" for number, length in enumerate(documents) for _ in range(length)]

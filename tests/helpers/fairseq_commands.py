@@ -1,4 +1,4 @@
-"""fairseq's commands on tiny corpora, run in this process: started on its own, each would first import for seconds."""
+"""fairseq's commands on tiny corpora, run in this process, which saves the seconds that each spends on imports."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def labels_of(tokens: Any) -> np.ndarray:
 def write_gate_labels(
     data: Path, splits: Sequence[str] = ("train", "valid"), langs: Tuple[str, str] = ("de", "en")
 ) -> None:
-    """Lay a stream of :func:`labels_of` the target tokens beside the splits of a data directory."""
+    """Write the stream of gate labels of each split: :func:`labels_of` its target tokens."""
     for split in find_splits(data, *langs):
         if split.name in splits:
             with SideStreamWriter(split.stream_prefix("gate"), np.uint8, {"fingerprint": fingerprint(split)}) as writer:
@@ -75,7 +75,7 @@ def write_gate_labels(
 
 
 def write_relations(data: Path, split_name: str, rows: Sequence[Any], langs: Tuple[str, str] = ("de", "en")) -> None:
-    """Lay a stream of relations beside a split, from the row of each sentence."""
+    """Write the stream of relations of a split, given the row of each sentence."""
     split = Split(data, split_name, *langs)
     metadata = {"fingerprint": fingerprint(split, Relations.sides)}
     with SideStreamWriter(split.stream_prefix(Relations.name), np.int32, metadata) as writer:

@@ -36,7 +36,7 @@ MODELS: list[dict[str, Any]] = [
 
 
 def check_step(found: tuple, expected: tuple, number: int) -> None:
-    """What one decoding step gave, against what all at once gave there."""
+    """The output of one decoding step equals that of decoding all at once, at the same position."""
     (logits, extra), (all_logits, all_extra) = found, expected
     assert_close(logits[:, 0], all_logits[:, number])
     assert_close(extra["attn"][0][:, 0], all_extra["attn"][0][:, number])
@@ -64,7 +64,7 @@ def test_incremental_equals_full_decoding(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("position", [1, 3])
 @pytest.mark.parametrize("options", MODELS, ids=str)
 def test_no_look_ahead(options: dict[str, Any], position: int) -> None:
-    """A target word changes what comes after it and nothing before."""
+    """A target word changes later predictions and no earlier one."""
     model = make_rnnsearch(**options)
     changed = PREVIOUS.clone()
     changed[:, position] = 12
@@ -132,7 +132,7 @@ def many_sentences() -> dict[str, Tensor]:
 @pytest.mark.parametrize("with_transformer", [False, True])
 @pytest.mark.parametrize("options", MODELS, ids=str)
 def test_beam_search_scores_equal_forced_decoding(options: dict[str, Any], with_transformer: bool) -> None:
-    """Alone, and with a plain Transformer: an ensemble averages probabilities."""
+    """For the model alone, and for an ensemble with a plain Transformer, which averages probabilities."""
     models = [make_rnnsearch(**options), *([make_model("context_transformer", seed=2)] if with_transformer else [])]
     models[0].decoder.output_projection.weight[EOS] = 1.5  # sentences end, some sooner than others
     net_input = many_sentences()

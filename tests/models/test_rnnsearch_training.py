@@ -20,7 +20,7 @@ LABELLED = make_batch(SOURCES, TARGETS, LABELS)
 
 
 def hinge_gradients(model: Any, criterion: Any) -> Dict[str, Tensor]:
-    """What λ = 1 adds to the gradients of λ = 0."""
+    """The difference between the gradients of λ = 1 and of λ = 0."""
     gradients = []
     for weight in (0.0, 1.0):
         criterion.gate_lambda = weight
@@ -33,8 +33,8 @@ def hinge_gradients(model: Any, criterion: Any) -> Dict[str, Tensor]:
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("kind", ["source", "target", "both"])
 def test_regularizer_of_context_gates(kind: str) -> None:
-    """Criterion and labels of the Transformer: the loss is fairseq's and the hinge, whose gradient reaches the
-    gate and pulls the weight of the source to its label's side."""
+    """The loss is fairseq's plus the hinge. The gradient of the hinge reaches the gate, and moves the weight of the
+    source towards its label."""
     task = make_task(load_gate_labels=True)
     model = make_rnnsearch("ctxgate_rnnsearch", task, context_gate=kind).train()
     options = {"_name": "gate_regularized_cross_entropy", "sentence_avg": False, "label_smoothing": 0.1}

@@ -1,4 +1,4 @@
-"""Decoding: step by step against all at once, beams, ensembles, attention."""
+"""Decoding with the Transformer: step by step against all at once, beams, ensembles, attention."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.helpers.models import (
 pytestmark = pytest.mark.usefixtures("float64", "no_grad")
 
 BATCH = make_decoding_batch()
-# Read by the models that know preceding sentences and relations, and left unread by the others.
+# Models without the inter-sentence gate or relations ignore these.
 PRECEDING = torch.tensor([[PAD, PAD, 15, 16, EOS], [PAD, PAD, EOS, EOS, EOS], [4, 17, 18, 19, EOS]])
 MASK = torch.ones(3, 6, 6, dtype=torch.bool)  # of two tuples, of none, and of one
 MASK[0] = torch.from_numpy(relation_mask(pack_tuples([[0, 1, 2], [2, 4]]), 6))
@@ -64,7 +64,7 @@ def encode(model: Any) -> Any:
 
 
 def alone(row: int) -> dict[str, Any]:
-    """What a model reads of one sentence of the batch, without its padding."""
+    """A model's input for one sentence of the batch, without its padding."""
     words = SOURCE[row].ne(PAD)
     streams = {"preceding_tokens": PRECEDING[row : row + 1], "relation_mask": MASK[row : row + 1, words][:, :, words]}
     return {"src_tokens": SOURCE[row : row + 1, words], "src_lengths": LENGTHS[row : row + 1], **streams}
@@ -97,7 +97,7 @@ def test_incremental_equals_full_decoding(mechanism: str, options: dict[str, Any
     [*(("context gate", order) for order in NORM_ORDERS), ("smoothing", "post"), ("all", "post")],
 )
 def test_no_look_ahead(mechanism: str, order: str, position: int) -> None:
-    """A target word changes what comes after it and nothing before."""
+    """A target word changes later predictions and no earlier one."""
     model = make(mechanism, **norm_order_options(order))
     changed = PREVIOUS.clone()
     changed[:, position] = 19
@@ -161,7 +161,7 @@ def test_beams_are_reordered(mechanism: str) -> None:
 
 
 def plain_transformer() -> Any:
-    """fairseq's own, as a task of ours loads it from a checkpoint: it must not mind the others' input."""
+    """fairseq's Transformer, as our task loads it from a checkpoint: it accepts input that it does not read."""
     return make_model("transformer", seed=2, from_checkpoint=True)
 
 
@@ -172,7 +172,7 @@ def without_targets(net_input: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("ensemble", [False, True])
 def test_beam_search_scores_equal_forced_decoding(mechanism: str, ensemble: bool) -> None:
-    """Alone, and with a plain Transformer: an ensemble averages probabilities."""
+    """For the model alone, and for an ensemble with a plain Transformer, which averages probabilities."""
     models = [make(mechanism), *([plain_transformer()] if ensemble else [])]
     generator = SequenceGenerator(models, DICTIONARY, beam_size=3, max_len_b=6)
     hypotheses = generator.generate(models, {"net_input": without_targets(BATCH["net_input"])})
@@ -191,7 +191,7 @@ def test_beam_search_scores_equal_forced_decoding(mechanism: str, ensemble: bool
 
 
 def test_gated_and_plain_model_differ() -> None:
-    """Without which the test of the ensemble would show nothing."""
+    """The test of the ensemble needs two models that differ."""
     gated, plain = make_model("rcg_transformer"), plain_transformer()
     assert (gated(**BATCH["net_input"])[0] - plain(**BATCH["net_input"])[0]).abs().max() > 0.1
 

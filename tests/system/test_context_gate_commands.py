@@ -1,4 +1,4 @@
-"""fairseq's own commands with the plugin, end to end: what a user types works, and what cannot work is refused."""
+"""Regularized context gates (RCG) through fairseq's commands: training, validation, generation, warm start, Hydra."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_layer_drop(trained: Trained, unlabelled: Path, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(torch.__version__ < "2", reason="torch 1.12 multiplies no float16 matrices on the CPU")
 def test_float16(trained: Trained, tmp_path: Path) -> None:
-    """--memory-efficient-fp16 is what fairseq can do of --fp16 without a GPU."""
+    """Without a GPU fairseq trains in half precision only with --memory-efficient-fp16."""
     common = (*GATED, "--share-all-embeddings", "--max-epoch", 1, "--no-epoch-checkpoints")
     log = train(trained.data, tmp_path, *common, "--memory-efficient-fp16", "--fp16-init-scale", "4")
     found, expected = logged(log), logged(trained.logs["gated"])[:3]

@@ -1,4 +1,4 @@
-"""The inter-sentence gate through fairseq's commands: training, generation, scoring, a document line by line."""
+"""The inter-sentence gate (ISG) through fairseq's commands: training, generation, scoring, a document line by line."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_training_tuples_are_left_out(trained: Trained, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [("--batch-size", "1"), ("--batch-size", "20"), ("--max-tokens", "24")])
 def test_batches_change_nothing(trained: Trained, translations: Dict[int, Hypothesis], size: Tuple[str, str]) -> None:
-    """In another order too: batches bring sentences together by the length of both."""
+    """Batches are made by the length of the sentence and of the preceding one, so their order changes too."""
     assert len(translations) == 20
     check_batches_change_nothing(trained.data, trained["isg"], size, translations)
 
@@ -162,7 +162,7 @@ def test_closed_after_a_warm_start_is_the_baseline(trained: Trained, tmp_path: P
 
 
 def test_score_reference(trained: Trained) -> None:
-    """Against the model on each sentence alone, with its preceding sentence."""
+    """The scores are those that the model gives each sentence alone, with its preceding sentence."""
     found = generate(trained.data, trained["isg"], "--score-reference")
     (model,), _, task = checkpoint_utils.load_model_ensemble_and_task(
         [str(trained["isg"])], {"data": str(trained.data)}
@@ -188,7 +188,7 @@ def test_score_reference(trained: Trained) -> None:
 
 @pytest.mark.parametrize("model", ["isg", "concatenated"])
 def test_replace_unk(trained: Trained, model: str, tmp_path: Path) -> None:
-    """fairseq reads the text through the dataset, which --dataset-impl raw keeps; the stream lies beside it as well."""
+    """fairseq reads the text from the raw dataset, which has a stream too."""
     checkpoint = trained[model]
     for side, lang in enumerate(("de", "en")):
         shutil.copy(trained.data / f"dict.{lang}.txt", tmp_path)
@@ -226,7 +226,7 @@ def test_interactive_equals_generate(
 
 
 def test_interactive_with_concatenation(trained: Trained, tmp_path: Path) -> None:
-    """The option of training is in the checkpoint."""
+    """The checkpoint keeps --concatenate-preceding."""
     lines = [source for source, _ in TEXT["test"][0]]
     found = interactive(trained.data, trained["concatenated"], lines, tmp_path, *DECODING, "--buffer-size", 8)
     expected = generate(trained.data, trained["concatenated"])
@@ -234,7 +234,7 @@ def test_interactive_with_concatenation(trained: Trained, tmp_path: Path) -> Non
 
 
 def test_hub_takes_every_list_as_a_document(trained: Trained, translations: Dict[int, Hypothesis]) -> None:
-    """torch.hub's interface, with which nothing of an earlier call is the context of a later one."""
+    """In torch.hub's interface a call does not read the sentences of an earlier call as context."""
     models, cfg, task = checkpoint_utils.load_model_ensemble_and_task(
         [str(trained["isg"])], {"data": str(trained.data)}
     )
@@ -251,7 +251,7 @@ def test_hub_takes_every_list_as_a_document(trained: Trained, translations: Dict
 
 
 def test_a_thousand_buffers_do_not_grow(trained: Trained) -> None:
-    """What fairseq-interactive calls for each buffer; nothing of an earlier one is kept."""
+    """The calls of fairseq-interactive for each buffer leave nothing behind."""
     _, _, task = checkpoint_utils.load_model_ensemble_and_task([str(trained["isg"])], {"data": str(trained.data)})
     tokens = task.source_dictionary.encode_line("q1 q2", add_if_not_exist=False).long()
     for _ in range(1000):
@@ -266,7 +266,7 @@ def test_a_thousand_buffers_do_not_grow(trained: Trained) -> None:
 
 
 def test_generate_concatenates_as_training_did(trained: Trained) -> None:
-    """The option is in the checkpoint; a model that was trained without it is given plain sentences."""
+    """The checkpoint keeps --concatenate-preceding; a model trained without it reads plain sentences."""
     with pytest.raises(UserError, match="--path: one model was trained with --concatenate-preceding, another without"):
         generate(trained.data, trained.ensemble("plain", "concatenated"))
     told = generate(trained.data, trained["concatenated"], "--concatenate-preceding", "</s>")
@@ -340,5 +340,5 @@ def test_stock_task_is_refused(trained: Trained, tmp_path: Path) -> None:
 
 
 def test_padding_side_of_the_source(trained: Trained, tmp_path: Path) -> None:
-    """With sources padded on the right, preceding sentences are, and the model is the same."""
+    """Preceding sentences are padded on the same side as sources."""
     check_padding_side_changes_nothing(trained.data, tmp_path, *ISG)

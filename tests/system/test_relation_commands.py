@@ -1,4 +1,4 @@
-"""Factual relations through fairseq's commands: training, generation, scoring, lines on standard input."""
+"""Factual relations (FRA) through fairseq's commands: training, generation, scoring, lines on standard input."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ SENTENCES = {"train": 48, "valid": 10, "test": 20}
 
 
 def tuples_of(source: str) -> List[List[int]]:
-    """The relations of a source sentence: its first three words, and its second with its last; none of a short one."""
+    """The relations of a source sentence: its first three words, and its second with its last word. A sentence of up to
+    three words has none."""
     length = len(source.split())
     return [[0, 1, 2], [1, length - 1]] if length > 3 else []
 
@@ -63,14 +64,14 @@ TEXT: Dict[str, List[Pair]] = {
 
 
 def add_relations(data: Path, has_relations: bool = True) -> None:
-    """Lay the stream of :func:`tuples_of` every source, or one without relations, beside every split."""
+    """Write the stream of relations of every split: those of :func:`tuples_of`, or none."""
     for split, pairs in TEXT.items():
         write_relations(data, split, [pack_tuples(tuples_of(source) if has_relations else []) for source, _ in pairs])
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """A plain Transformer; one with relations that starts from it; and one whose mask relates words of any tuples."""
+    """A plain Transformer; one with relations, warm-started from the plain one; and one with the mask "word"."""
     folder = tmp_path_factory.mktemp("fra")
     data = binarize(folder / "data", TEXT, "de", "en", joined=True)
     add_relations(data)
@@ -189,7 +190,7 @@ def forced_scores(trained: Trained, checkpoint: Path, targets: Sequence[str]) ->
 
 @pytest.mark.parametrize("model", ["fra", "words"])
 def test_generate_scores_as_forced_decoding(trained: Trained, model: str) -> None:
-    """The classic stack has a fast path for encoders that drops the mask where there is padding."""
+    """The classic stack has a fast path for encoders, which drops the mask of a batch with padding."""
     checkpoint = trained[model]
     found = generate(trained.data, checkpoint)
     scores = forced_scores(trained, checkpoint, [found[row].text for row in range(20)])
@@ -223,7 +224,7 @@ def test_the_kind_of_mask_is_in_the_checkpoint(trained: Trained) -> None:
 
 
 def test_compare_fusion_equals_no_relations(trained: Trained, tmp_path: Path) -> None:
-    """And it needs no stream."""
+    """The ablation also needs no stream."""
     data = Path(shutil.copytree(trained.data, tmp_path / "data"))
     add_relations(data, has_relations=False)
     expected = generate(data, trained["fra"])
@@ -240,7 +241,7 @@ def test_compare_fusion_equals_no_relations(trained: Trained, tmp_path: Path) ->
 
 @pytest.fixture(scope="module")
 def rnnsearch(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of ours that knows no relations."""
+    """An RNNSearch, which reads no relations."""
     folder = tmp_path_factory.mktemp("rnnsearch")
     sizes = (f"--{side}-{size}" for side in ("encoder", "decoder") for size in ("embed-dim", "hidden-size"))
     options = ("--arch", "rnnsearch", *SMOOTHED, *(part for size in sizes for part in (size, 16)), "--max-epoch", 1)
@@ -264,7 +265,7 @@ def test_ensemble_with_a_model_that_reads_no_relations(
 
 
 class Extractor:
-    """Knows the relations of :func:`tuples_of`; parses no empty sentence."""
+    """An extractor that finds the relations of :func:`tuples_of`, and None for an empty sentence."""
 
     def __enter__(self) -> Extractor:
         return self

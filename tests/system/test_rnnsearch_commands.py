@@ -33,8 +33,8 @@ ALL = (*GATED, "--feedback-attention", "--inter-sentence-gate", "--load-precedin
 
 @pytest.fixture(scope="module")
 def trained(documents: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """A baseline, one with the inter-sentence gate that starts from it, one with context gates, one with smoothing, and
-    one with all mechanisms."""
+    """A plain RNNSearch; one with the inter-sentence gate, warm-started from the plain one; one with context gates; one
+    with smoothing; and one with all mechanisms."""
     folder = tmp_path_factory.mktemp("rnnsearch")
     models = {
         "plain": PLAIN,
@@ -72,7 +72,7 @@ def test_interactive_follows_the_document(trained: Trained, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("ablation", ["null", "closed", "random"])
 def test_ablations(trained: Trained, ablation: str) -> None:
-    """An override when translating. A document's first sentence has the null sentence anyway."""
+    """The ablation null changes no sentence that is its document's first."""
     full = generate(trained.data, trained["isg"], "--score-reference")
     override = ("--model-overrides", f"{{'inter_sentence_ablation': '{ablation}'}}")
     found = generate(trained.data, trained["isg"], "--score-reference", *override)
@@ -105,7 +105,7 @@ def test_ensemble_with_another_model(trained: Trained) -> None:
 
 @pytest.mark.parametrize("arch", ["rnnsearch", "ctxgate_rnnsearch", "isg_rnnsearch", "car_rnnsearch"])
 def test_presets_by_name(arch: str) -> None:
-    """What ``model: {_name: ...}`` in a YAML file gives."""
+    """The configuration that ``model: {_name: ...}`` in a YAML file gives."""
     sizes = {"": (620, 1000), "_tiny": (64, 64)}
     for suffix, size in sizes.items():
         config = MODEL_DATACLASS_REGISTRY[f"{arch}{suffix}"]()
