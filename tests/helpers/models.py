@@ -144,6 +144,21 @@ def check_gates(found: Mapping[int, Tensor], expected: Mapping[int, Any], is_wor
         check_words(found[number].transpose(0, 1), gate, is_word)
 
 
+def two_beams(model: Any, encoder_out: Any) -> tuple[Any, Tensor, Tensor, dict[str, Any]]:
+    """Decode the first two words of three encoded sentences, with two beams each.
+
+    Returns:
+        the encoder's output for each beam, the sentence of each beam, its words, and the incremental state
+    """
+    rows = torch.tensor([0, 0, 1, 1, 2, 2])
+    encoder_out = model.encoder.reorder_encoder_out(encoder_out, rows)
+    prefixes = torch.tensor([[EOS, word] for word in range(4, 10)])
+    state: dict[str, Any] = {}
+    for step in (1, 2):
+        model.decoder(prefixes[:, :step], encoder_out=encoder_out, incremental_state=state)
+    return encoder_out, rows, prefixes, state
+
+
 def check_gradients(loss: Callable[[], Tensor], parameters: Mapping[str, Any], rel: float) -> None:
     """The gradient of a loss, in float64, against finite differences, in a random direction of each parameter.
 

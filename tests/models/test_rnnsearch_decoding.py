@@ -12,7 +12,16 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from fairseq_ctxgates.modules.additive_attention import sentences_of_rows
-from tests.helpers.models import DICTIONARY, EOS, PAD, assert_close, make_batch, make_decoding_batch, make_model
+from tests.helpers.models import (
+    DICTIONARY,
+    EOS,
+    PAD,
+    assert_close,
+    make_batch,
+    make_decoding_batch,
+    make_model,
+    two_beams,
+)
 from tests.helpers.reference_rnnsearch import make_rnnsearch
 
 pytestmark = pytest.mark.usefixtures("float64", "no_grad")
@@ -98,13 +107,7 @@ def test_beams_are_reordered(options: dict[str, Any]) -> None:
     """Three sentences with two beams each, which change places; the first sentence is finished; then rows that no beam
     search asks for."""
     model = make_rnnsearch(**options)
-    encoder_out = model.encoder(**INPUT)
-    rows = torch.tensor([0, 0, 1, 1, 2, 2])  # the sentence of each beam
-    encoder_out = model.encoder.reorder_encoder_out(encoder_out, rows)
-    prefixes = torch.tensor([[EOS, 4], [EOS, 5], [EOS, 6], [EOS, 7], [EOS, 8], [EOS, 9]])
-    state: dict[str, Any] = {}
-    for step in (1, 2):
-        model.decoder(prefixes[:, :step], encoder_out=encoder_out, incremental_state=state)
+    encoder_out, rows, prefixes, state = two_beams(model, model.encoder(**INPUT))
 
     shared = []
     for order in ([1, 0, 3, 3, 4, 4], [3, 2, 5, 4], [2, 3, 1, 0], [0, 3, 1]):

@@ -19,6 +19,7 @@ from tests.helpers.models import (
     make_decoding_batch,
     make_model,
     norm_order_options,
+    two_beams,
 )
 
 pytestmark = pytest.mark.usefixtures("float64", "no_grad")
@@ -129,13 +130,7 @@ def test_padding_changes_nothing(mechanism: str) -> None:
 def test_beams_are_reordered(mechanism: str) -> None:
     """Three sentences with two beams each, which change places; then the first sentence is finished."""
     model = make(mechanism)
-    encoder_out = encode(model)
-    rows = torch.tensor([0, 0, 1, 1, 2, 2])  # the sentence of each beam
-    encoder_out = model.encoder.reorder_encoder_out(encoder_out, rows)
-    prefixes = torch.tensor([[EOS, 4], [EOS, 5], [EOS, 6], [EOS, 7], [EOS, 8], [EOS, 9]])
-    state: dict[str, Any] = {}
-    for step in (1, 2):
-        model.decoder(prefixes[:, :step], encoder_out=encoder_out, incremental_state=state)
+    encoder_out, rows, prefixes, state = two_beams(model, encode(model))
 
     for order, words in (([1, 0, 3, 3, 4, 4], [10, 11, 12, 13, 14, 15]), ([3, 2, 5, 4], [16, 17, 18, 19])):
         beams = torch.tensor(order)
