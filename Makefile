@@ -1,5 +1,6 @@
 # make demo             the quick start: makes a corpus, trains, translates, prints a table and draws the gates
 # make test             the tests on the modern stack
+# make test-fast        the tests that start no process, in less than a minute on two cores, for use while writing code
 # make test-classic     the tests on the classic stack
 # make lint             ruff and mypy
 # make install          the modern stack, with Python 3.12 or 3.11, in .venv
@@ -7,7 +8,7 @@
 # make corenlp          Stanford CoreNLP, for the extraction of relations, where stanza looks for it: in CORENLP_HOME, or
 #                       ~/stanza_corenlp; needs Java 17 and Maven
 # make clean            removes both environments, the demo and all caches
-# The first four install what they need. Variables: MODERN_PYTHON and CLASSIC_PYTHON name the interpreters,
+# The first five install what they need. Variables: MODERN_PYTHON and CLASSIC_PYTHON name the interpreters,
 # DEMO_ARGS=--short makes the demo a trial, PYTEST_ARGS is handed to pytest.
 VENV := .venv
 VENV_CLASSIC := .venv-classic
@@ -15,7 +16,7 @@ CORENLP_HOME ?= $(HOME)/stanza_corenlp
 PYTEST_ARGS ?= -n 2 --dist loadgroup -rs
 DEMO_ARGS ?=
 
-.PHONY: help install install-classic corenlp demo test test-classic lint clean
+.PHONY: help install install-classic corenlp demo test test-fast test-classic lint clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -34,6 +35,9 @@ demo: install
 
 test: install
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+
+test-fast: install
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(PYTEST_ARGS) --fast --dist loadfile
 
 test-classic: install-classic
 	OMP_NUM_THREADS=1 $(VENV_CLASSIC)/bin/python -m pytest $(PYTEST_ARGS)

@@ -1,28 +1,126 @@
-"""Fixtures that several test files share."""
+"""Fixtures that several test files share, and the fast tier: ``pytest --fast``, or ``make test-fast``."""
 
 from __future__ import annotations
 
+import multiprocessing.process
 import os
-from typing import Iterator, List
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Iterator, List
 
 import pytest
 
-from fairseq_ctxgates.errors import UserError
+# What imports fairseq, which takes seconds, is imported where it is used: this file is also read by the process of
+# pytest-xdist that hands out the tests.
+if TYPE_CHECKING:
+    from tests.helpers.trained import Trained
+
+# --- the fast tier ----------------------------------------------------------------------------------------------------
+
+collect_ignore: List[str] = []  # read by pytest
+COSTLY_FIXTURES = {"corenlp_url", "cluster", "trained_on_documents"}  # start processes, or train several models
+PROCESS_EVENTS = {
+    *("subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system"),
+    "socket.bind",
+}
 
 
-def pytest_collection_modifyitems(items: List[pytest.Item]) -> None:
-    """Keep the tests that need CoreNLP in one process of pytest-xdist: each process would start a server."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--fast",
+        action="store_true",
+        help="leave out tests/system, costly fixtures and tests marked slow or process; starting a process is an error",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--fast"):
+        collect_ignore.append("system")
+
+
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
+def pytest_collection_modifyitems(config: pytest.Config, items: List[pytest.Item]) -> None:
+    """Keep the tests that need CoreNLP in one process of pytest-xdist, since each process would start a server. With
+    --fast leave out what is not fast."""
     for item in items:
         if "corenlp_url" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("corenlp"))
+    if config.getoption("--fast"):
+        left_out = [item for item in items if not is_fast(item)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if is_fast(item)]
+
+
+def is_fast(item: pytest.Item) -> bool:
+    is_marked = any(item.get_closest_marker(name) for name in ("slow", "process"))
+    return not is_marked and COSTLY_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_processes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """With --fast, starting a process or a server is an error."""
+    if not request.config.getoption("--fast"):
+        yield
+        return
+
+    is_refused = True
+
+    def refuse(event: str, args: Any = None) -> None:
+        if is_refused and event in PROCESS_EVENTS:
+            raise AssertionError(f"{event}: with --fast no test starts a process or a server: mark it `process`")
+
+    sys.addaudithook(refuse)  # which cannot be removed again
+    # multiprocessing's "spawn" raises no audit event.
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", lambda _: refuse("os.spawn"))
+        yield
+    is_refused = False
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    """fairseq's softmax stays in float64."""
+    from tests.helpers.models import keep_float64
+
+    keep_float64(monkeypatch)
+
+
+@pytest.fixture
+def no_grad() -> Iterator[None]:
+    import torch
+
+    with torch.no_grad():
+        yield
+
+
+# --- data and models --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data directory of ``helpers/documents.py``. Not to be changed."""
+    from tests.helpers.documents import binarize_documents
+
+    return binarize_documents(tmp_path_factory.mktemp("documents") / "data")
+
+
+@pytest.fixture(scope="session")
+def trained_on_documents(documents: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """The models of ``helpers/documents.py``. Not to be changed."""
+    from tests.helpers.documents import train_on_documents
+
+    return train_on_documents(documents, tmp_path_factory.mktemp("trained_on_documents"))
 
 
 @pytest.fixture(scope="session")
 def corenlp_url() -> Iterator[str]:
     """The address of a real CoreNLP server. Where Java or CoreNLP is not there the test is skipped, or fails if the
     environment variable CTXGATES_REQUIRE_CORENLP is set."""
-    from fairseq_ctxgates.relations.extraction.corenlp import request_properties
-    from fairseq_ctxgates.relations.extraction.corenlp_server import ManagedServer, check_installation
+    from fairseq_ctxgates.errors import UserError
+    from fairseq_ctxgates.relations.extraction.corenlp import ManagedServer, check_installation, request_properties
 
     try:
         check_installation()

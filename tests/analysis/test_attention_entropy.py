@@ -6,8 +6,9 @@ from __future__ import annotations
 import csv
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
-from typing import List, NamedTuple
+from typing import List
 
 import numpy as np
 import pytest
@@ -23,8 +24,8 @@ from fairseq_ctxgates.analysis.attention_entropy import (
 )
 from fairseq_ctxgates.errors import UserError
 from tests.helpers.corpus import binarize
-from tests.helpers.documents import DOCUMENTS, ISG, TEXT, binarize_documents
-from tests.helpers.fairseq_commands import PLAIN, SMOOTHED, train
+from tests.helpers.documents import DOCUMENTS, TEXT
+from tests.helpers.trained import Trained
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
 
@@ -98,39 +99,31 @@ def test_figure_shows_the_curves_and_nothing_overlaps() -> None:
 # --- command ----------------------------------------------------------------------------------------------------------
 
 
-class Trained(NamedTuple):
-    data: Path
-    folder: Path
-
-    def options(self, arch: str, *more: str) -> List[str]:
-        checkpoint = str(self.folder / arch / "checkpoint_last.pt")
-        return ["attention-entropy", str(self.data), "--path", checkpoint, "--cpu", *more]
-
-
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def even(trained_on_documents: Trained, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """Models whose attention over the preceding sentence is even, for its scores are all the same; and a plain one."""
-    folder = tmp_path_factory.mktemp("entropy")
-    data = binarize_documents(folder / "data")
-    rnnsearch = ("--arch", "isg_rnnsearch_tiny", "--load-preceding-sentences", *SMOOTHED)
-    for name, options in (("isg_transformer", ISG), ("isg_rnnsearch", rnnsearch), ("plain", PLAIN)):
-        train(data, folder / name, *options, "--max-update", 1)
-        checkpoint = folder / name / "checkpoint_last.pt"
-        state = torch.load(checkpoint)
+    even = replace(trained_on_documents, folder=tmp_path_factory.mktemp("entropy"))
+    for name in ("isg", "rnnsearch", "plain"):
+        state = torch.load(trained_on_documents[name])
         for parameter, value in state["model"].items():
             if ".preceding_attn.q_proj." in parameter or parameter.endswith(".preceding_attention.score"):
                 value.zero_()
-        torch.save(state, checkpoint)
-    return Trained(data, folder)
+        even[name].parent.mkdir()
+        torch.save(state, even[name])
+    return even
 
 
-@pytest.mark.parametrize(("arch", "layers"), [("isg_transformer", 2), ("isg_rnnsearch", 1)])
+def arguments(trained: Trained, model: str, *more: str) -> List[str]:
+    return ["attention-entropy", str(trained.data), "--path", str(trained[model]), "--cpu", *more]
+
+
+@pytest.mark.parametrize(("model", "layers"), [("isg", 2), ("rnnsearch", 1)])
 def test_command_on_a_model_whose_attention_is_even(
-    trained: Trained, arch: str, layers: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    even: Trained, model: str, layers: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = {option: tmp_path / "new" / f"entropy.{option}" for option in ("json", "csv", "figure")}
     options = [text for option, path in files.items() for text in (f"--{option}", str(path))]
-    analysis.main(trained.options(arch, "--max-tokens", "40", *options))
+    analysis.main(arguments(even, model, "--max-tokens", "40", *options))
     report = json.loads(files["json"].read_text(encoding="utf-8"))
     assert report["unit"] == "bits"
     # Every document's first sentence comes after NULL, every other one after a sentence whose n is its words and eos.
@@ -154,35 +147,35 @@ def test_command_on_a_model_whose_attention_is_even(
     assert "over the preceding sentences of test" in capsys.readouterr().out
 
 
-def test_under_the_ablation_every_preceding_sentence_is_null(trained: Trained, tmp_path: Path) -> None:
+def test_under_the_ablation_every_preceding_sentence_is_null(even: Trained, tmp_path: Path) -> None:
     options = ("--json", str(tmp_path / "x.json"), "--model-overrides", "{'inter_sentence_ablation': 'null'}")
-    analysis.main(trained.options("isg_transformer", *options))
+    analysis.main(arguments(even, "isg", *options))
     summary = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))["summary"]
     assert {(entry["kind"], entry["sentences"]) for entry in summary} == {("NULL", 20), ("ordinary", 0)}
     assert sum(DOCUMENTS["test"]) == 20
 
 
 @pytest.mark.parametrize(
-    ("arch", "options", "message"),
+    ("model", "options", "message"),
     [
         ("plain", (), "plain/checkpoint_last.pt has no inter-sentence gate: train with"),
-        ("isg_transformer", ("--gen-subset", "tset"), "no split 'tset' of de-en: it has train, test, valid"),
-        ("isg_transformer", ("--figure", "x.png", "--sentence", "1", "21"), "--sentence 21: the split has .* 1 to 20"),
-        ("isg_transformer", ("--figure", "/"), "--figure / is a folder"),
-        ("isg_rnnsearch", ("--model-overrides", "{'inter_sentence_ablation': 'random'}"), "ablation 'random' nothing"),
+        ("isg", ("--gen-subset", "tset"), "no split 'tset' of de-en: it has train, test, valid"),
+        ("isg", ("--figure", "x.png", "--sentence", "1", "21"), "--sentence 21: the split has .* 1 to 20"),
+        ("isg", ("--figure", "/"), "--figure / is a folder"),
+        ("rnnsearch", ("--model-overrides", "{'inter_sentence_ablation': 'random'}"), "ablation 'random' nothing"),
     ],
 )
-def test_mistakes_are_explained(trained: Trained, arch: str, options: List[str], message: str) -> None:
+def test_mistakes_are_explained(even: Trained, model: str, options: List[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        analysis.main(trained.options(arch, *options))
+        analysis.main(arguments(even, model, *options))
 
 
-def test_data_without_the_stream(trained: Trained, tmp_path: Path) -> None:
+def test_data_without_the_stream(even: Trained, tmp_path: Path) -> None:
     pairs = [pair for document in TEXT["test"] for pair in document]
     data = binarize(tmp_path / "data", {"test": pairs}, "de", "en", joined=True)
     for lang in ("de", "en"):
-        (data / f"dict.{lang}.txt").write_bytes((trained.data / f"dict.{lang}.txt").read_bytes())
-    options = trained.options("isg_transformer")
+        (data / f"dict.{lang}.txt").write_bytes((even.data / f"dict.{lang}.txt").read_bytes())
+    options = arguments(even, "isg")
     options[1] = str(data)
     with pytest.raises(UserError, match="test.preceding.de-en.idx not found; run: ctxgates preceding-sentences"):
         analysis.main(options)

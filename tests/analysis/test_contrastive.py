@@ -7,7 +7,7 @@ import csv
 import json
 from argparse import Namespace
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Sequence
+from typing import Any, Dict, List, Sequence
 
 import numpy as np
 import pytest
@@ -21,8 +21,9 @@ from fairseq_ctxgates.analysis.scores import token_log_probs
 from fairseq_ctxgates.commands.preceding_sentences import main as preceding_sentences
 from fairseq_ctxgates.errors import UserError
 from tests.helpers.corpus import binarize
-from tests.helpers.documents import ISG, TEXT, binarize_documents
-from tests.helpers.fairseq_commands import PLAIN, SMOOTHED, USER_DIR, run, train
+from tests.helpers.documents import TEXT
+from tests.helpers.fairseq_commands import SMOOTHED, USER_DIR, run
+from tests.helpers.trained import Trained
 
 # --- accuracy ---------------------------------------------------------------------------------------------------------
 
@@ -219,32 +220,12 @@ def test_what_contrapro_needs(tmp_path: Path) -> None:
 # --- models -----------------------------------------------------------------------------------------------------------
 
 
-class Trained(NamedTuple):
-    data: Path
-    folder: Path
-
-    def path(self, model: str) -> str:
-        return str(self.folder / model / "checkpoint_last.pt")
-
-
 MODELS = ("isg", "rnnsearch", "plain", "concatenated", "stock")
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """Models that read the preceding sentence each in another way, or not at all; one of stock fairseq's own task."""
-    folder = tmp_path_factory.mktemp("contrastive")
-    data = binarize_documents(folder / "data")
-    options: Dict[str, Sequence[str]] = {
-        "isg": ISG,
-        "rnnsearch": ("--arch", "isg_rnnsearch_tiny", "--load-preceding-sentences", *SMOOTHED),
-        "plain": PLAIN,
-        "concatenated": (*PLAIN, "--concatenate-preceding", "</s>"),
-        "stock": (*PLAIN, "--task", "translation"),
-    }
-    for name in MODELS:
-        train(data, folder / name, *options[name], "--max-update", 10, "--no-epoch-checkpoints")
-    return Trained(data, folder)
+@pytest.fixture(scope="session")
+def trained(trained_on_documents: Trained) -> Trained:
+    return trained_on_documents
 
 
 def write_parallel(folder: Path) -> List[str]:
@@ -263,7 +244,7 @@ def write_parallel(folder: Path) -> List[str]:
 
 
 def contrastive(trained: Trained, models: Sequence[str], *options: Any) -> None:
-    paths = [trained.path(model) for model in models]
+    paths = [trained[model] for model in models]
     arguments = ["contrastive", trained.data, "--path", *paths, "--cpu", *options]
     analysis.main([str(argument) for argument in arguments])
 
@@ -276,7 +257,7 @@ def test_scores_are_those_of_the_binarized_split(trained: Trained, tmp_path: Pat
     rows = list(csv.DictReader(table.read_text(encoding="utf-8").splitlines()))
     assert len(rows) == 20
     for model in MODELS:
-        inference = Inference(trained.path(model), str(trained.data), cpu=True)
+        inference = Inference(str(trained[model]), str(trained.data), cpu=True)
         expected: Dict[int, float] = {}
         for batch in inference.batches("test"):
             expected.update(zip(batch["id"].tolist(), (row.sum() for row in token_log_probs(inference, batch))))

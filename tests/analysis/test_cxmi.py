@@ -6,8 +6,9 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple
+from typing import Any, Dict, List
 
 import numpy as np
 import pytest
@@ -18,8 +19,9 @@ from fairseq_ctxgates.analysis.cxmi import SentenceScores, cxmi_figure, measure,
 from fairseq_ctxgates.analysis.inference import Inference
 from fairseq_ctxgates.analysis.scores import token_log_probs
 from fairseq_ctxgates.errors import UserError
-from tests.helpers.documents import DOCUMENTS, ISG, TEXT, binarize_documents, write_preceding
-from tests.helpers.fairseq_commands import PLAIN, train, validate
+from tests.helpers.documents import DOCUMENTS, TEXT, write_preceding
+from tests.helpers.fairseq_commands import validate
+from tests.helpers.trained import Trained
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
 
@@ -57,29 +59,14 @@ def test_figure() -> None:
 # --- models -----------------------------------------------------------------------------------------------------------
 
 
-class Trained(NamedTuple):
-    data: Path
-    folder: Path
-
-    def path(self, model: str) -> str:
-        return str(self.folder / model / "checkpoint_last.pt")
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    folder = tmp_path_factory.mktemp("cxmi")
-    data = binarize_documents(folder / "data")
-    concatenated = (*PLAIN, "--concatenate-preceding", "</s>")
-    for name, options in (("isg", ISG), ("plain", PLAIN), ("concatenated", concatenated)):
-        train(data, folder / name, *options, "--max-update", 30, "--no-epoch-checkpoints")
-    # One of stock fairseq's own task.
-    train(data, folder / "stock", *PLAIN, "--task", "translation", "--max-update", 5)
-    return Trained(data, folder)
+@pytest.fixture(scope="session")
+def trained(trained_on_documents: Trained) -> Trained:
+    return trained_on_documents
 
 
 @pytest.mark.parametrize("model", ["isg", "plain", "concatenated", "stock"])
 def test_scores_are_those_of_fairseq(trained: Trained, model: str) -> None:
-    inference = Inference(trained.path(model), str(trained.data), cpu=True)
+    inference = Inference(str(trained[model]), str(trained.data), cpu=True)
     scorer = SequenceScorer(inference.task.target_dictionary)
     sentences = 0
     for batch in inference.batches("test", batch_size=6):
@@ -93,7 +80,7 @@ def test_scores_are_those_of_fairseq(trained: Trained, model: str) -> None:
 def run(trained: Trained, folder: Path, model: str, *options: Any) -> Dict[str, Any]:
     """The JSON report of the command, which also writes the other files."""
     files = [f"--{option}={folder / 'new' / 'cxmi'}.{option}" for option in ("json", "csv", "figure")]
-    arguments = ["cxmi", trained.data, "--path", trained.path(model), "--cpu", *files, *options]
+    arguments = ["cxmi", trained.data, "--path", trained[model], "--cpu", *files, *options]
     analysis.main([str(argument) for argument in arguments])
     assert (folder / "new" / "cxmi.figure").read_bytes().startswith(b"\x89PNG")
     report: Dict[str, Any] = json.loads((folder / "new" / "cxmi.json").read_text(encoding="utf-8"))
@@ -112,7 +99,7 @@ def test_the_same_model_without_its_preceding_sentences(
 ) -> None:
     report = run(trained, tmp_path, "isg", "--gen-subset", "valid", "--max-tokens", 40)
     # As fairseq-validate measures the two.
-    entropies = [float(validate(trained.data, trained.path("isg"), *more)["valid_nll_loss"]) for more in ((), NULL)]
+    entropies = [float(validate(trained.data, trained["isg"], *more)["valid_nll_loss"]) for more in ((), NULL)]
     found = report["all"]
     assert found["cross_entropy_with"] == pytest.approx(entropies[0], abs=2e-3)
     assert found["cross_entropy_without"] == pytest.approx(entropies[1], abs=2e-3)
@@ -133,8 +120,8 @@ def test_the_same_model_without_its_preceding_sentences(
 
 
 def test_another_model_as_the_baseline(trained: Trained, tmp_path: Path) -> None:
-    report = run(trained, tmp_path, "isg", "--gen-subset", "valid", "--baseline-path", trained.path("plain"))
-    expected = [float(validate(trained.data, trained.path(model))["valid_nll_loss"]) for model in ("isg", "plain")]
+    report = run(trained, tmp_path, "isg", "--gen-subset", "valid", "--baseline-path", trained["plain"])
+    expected = [float(validate(trained.data, trained[model])["valid_nll_loss"]) for model in ("isg", "plain")]
     assert report["all"]["cxmi"] == pytest.approx(expected[1] - expected[0], abs=4e-3)
 
 
@@ -143,13 +130,13 @@ def test_concatenated_sentences(trained: Trained, tmp_path: Path) -> None:
     found = run(trained, tmp_path, "concatenated", "--gen-subset", "valid")
     alone = Path(shutil.copytree(trained.data, tmp_path / "alone"))
     write_preceding(alone, {split: [1] * sum(lengths) for split, lengths in DOCUMENTS.items()})
-    expected = [float(validate(data, trained.path("concatenated"))["valid_nll_loss"]) for data in (trained.data, alone)]
+    expected = [float(validate(data, trained["concatenated"])["valid_nll_loss"]) for data in (trained.data, alone)]
     assert found["all"]["cross_entropy_with"] == pytest.approx(expected[0], abs=2e-3)
     assert found["all"]["cross_entropy_without"] == pytest.approx(expected[1], abs=2e-3)
     assert abs(found["with_a_preceding_sentence"]["cxmi"]) > 1e-3
     assert found["without_one"]["cxmi"] == pytest.approx(0, abs=1e-6)
     with pytest.raises(UserError, match="no sentence of valid has a preceding one: there is nothing to draw"):
-        run(Trained(alone, trained.folder), tmp_path, "concatenated", "--gen-subset", "valid")
+        run(replace(trained, data=alone), tmp_path, "concatenated", "--gen-subset", "valid")
 
 
 @pytest.mark.parametrize(

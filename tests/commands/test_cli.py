@@ -18,6 +18,7 @@ def _restore_argv(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["ctxgates"])
 
 
+@pytest.mark.process
 def test_user_dir_is_absolute_from_any_folder_and_imports_nothing_heavy(tmp_path):
     program = "import sys, ctxgates; ctxgates.main(['user-dir']); assert not {'torch', 'fairseq'} & set(sys.modules)"
     environment = {**os.environ, "PYTHONPATH": str(Path(ctxgates.__file__).parent)}

@@ -220,6 +220,7 @@ def test_when_all_workers_are_lost_others_can_go_on(cluster, data, tmp_path, mon
     assert contents(data) == contents(expected)
 
 
+@pytest.mark.process
 def test_an_address_where_nobody_listens(data, monkeypatch):
     pytest.importorskip("distributed")
     monkeypatch.setattr(workers, "CONNECTION_SECONDS", 1)
@@ -294,6 +295,7 @@ def test_processes_and_a_cluster_exclude_each_other(capsys):
     assert "--dask: not allowed with argument --workers" in capsys.readouterr().err
 
 
+@pytest.mark.process
 def test_a_killed_process(data, monkeypatch):
     """Without a cluster: a process of ``--workers`` is killed."""
     before = contents(data)

@@ -94,6 +94,7 @@ def test_languages_are_found_and_either_direction_can_be_trained(data):
     assert labels_of(data) == LABELS
 
 
+@pytest.mark.process
 def test_one_process_and_two_and_little_memory_give_the_same_bytes(tmp_path):
     splits = {"train": random_pairs(300, seed=4), "valid": random_pairs(30, seed=5)}
     found = []
@@ -212,6 +213,7 @@ def test_a_terminated_run_leaves_nothing_behind(data, monkeypatch, where):
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
+@pytest.mark.process
 def test_what_a_killed_run_left_is_removed_by_the_next(data):
     finished = subprocess.Popen([sys.executable, "-c", ""])
     finished.wait()
@@ -225,6 +227,7 @@ def test_what_a_killed_run_left_is_removed_by_the_next(data):
     assert running.exists()
 
 
+@pytest.mark.process
 def test_full_disk(tmp_path):
     """Run as a script in a clone, with files limited to 64 kB: says so in one line and removes what it wrote."""
     folder = binarize(tmp_path, {"train": random_pairs(2000, seed=7, types=400)}, "de", "en")

@@ -1,4 +1,4 @@
-"""Pointwise mutual information: counts, tables and labels, worked by hand and against a plain reading of the paper."""
+"""Pointwise mutual information: counts, tables and labels, worked by hand and against a brute-force count."""
 
 from __future__ import annotations
 
@@ -280,6 +280,7 @@ def test_agrees_with_brute_force(tmp_path, counts, strategy, measure):
         assert rows(label_split(split, folder), pairs) == expected.labels(pairs)
 
 
+@pytest.mark.process
 def test_same_bytes_whatever_the_number_of_blocks_and_processes(tmp_path):
     folder = binarize(tmp_path, {"train": random_pairs(400, seed=3)}, "de", "en")
     split = training_splits(folder)[0]

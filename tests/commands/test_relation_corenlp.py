@@ -240,6 +240,7 @@ def test_an_address_where_no_server_answers(monkeypatch):
         build_extractor("corenlp-openie", "en", ["http://localhost:1/"])
 
 
+@pytest.mark.process
 def test_a_server_that_is_none_of_corenlps(tmp_path):
     (tmp_path / "ping").write_text("pong")
     handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))

@@ -18,19 +18,13 @@ from torch import Tensor
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE, SOURCE, TARGET
 from fairseq_ctxgates.context_gates.gate_regularized_cross_entropy import gate_hinge, gate_sums
 from fairseq_ctxgates.errors import UserError
-from tests.helpers.models import DICTIONARY, PAD, RETURNED_GATES, keep_float64, make_batch, make_model, make_task
+from tests.helpers.models import DICTIONARY, PAD, RETURNED_GATES, SOURCES, TARGETS, make_batch, make_model, make_task
 
-BATCH = make_batch(
-    sources=[[4, 5, 6, 7, 8], [9, 10], [11, 12, 13]],
-    targets=[[14, 15, 16], [17, 18, 19, 4, 5], [6]],
-    labels=[[SOURCE, TARGET, SOURCE], [TARGET, IGNORE, SOURCE, TARGET, TARGET], [SOURCE]],
-)
+pytestmark = pytest.mark.usefixtures("float64")
+
+LABELS = [[SOURCE, TARGET, SOURCE], [TARGET, IGNORE, SOURCE, TARGET, TARGET], [SOURCE]]
+BATCH = make_batch(SOURCES, TARGETS, LABELS)
 OTHER_BATCH = make_batch([[7, 8], [4]], [[9, 10], [5, 5, 5]], [[TARGET, TARGET], [SOURCE, IGNORE, TARGET]])
-
-
-@pytest.fixture(autouse=True)
-def _float64(monkeypatch: pytest.MonkeyPatch) -> None:
-    keep_float64(monkeypatch)
 
 
 def make_criterion(task: Any, name: str = "gate_regularized_cross_entropy", **options: Any) -> Any:
@@ -55,7 +49,7 @@ def loss_and_gradients(model: Any, criterion: Any, batch: dict[str, Any] = BATCH
 
 
 def assert_same(actual: Any, expected: Any) -> None:
-    """Up to float32, in which fairseq's losses are computed whatever the model's type."""
+    """Equal in float32: fairseq computes losses in float32, whatever the model's type."""
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6, check_dtype=False)
 
 
@@ -236,7 +230,7 @@ def test_hinge_is_in_training_only() -> None:
 
 
 def hinge_gradients(model: Any, criterion: Any) -> dict[str, Tensor]:
-    """What λ = 1 adds to the gradients of λ = 0."""
+    """The difference between the gradients of λ = 1 and of λ = 0."""
     criterion.gate_lambda = 0.0
     _, without = loss_and_gradients(model, criterion)
     criterion.gate_lambda = 1.0

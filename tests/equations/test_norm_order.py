@@ -9,7 +9,7 @@ from tests.helpers.models import make_model, norm_order_options
 
 
 def tenfold(x: Tensor) -> Tensor:
-    """In the place of a layer norm."""
+    """A stand-in for a layer norm."""
     return 10 * x
 
 

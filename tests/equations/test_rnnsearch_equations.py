@@ -23,26 +23,21 @@ from fairseq_ctxgates.modules.additive_attention import AdditiveAttention, Atten
 from fairseq_ctxgates.modules.gated_recurrent_unit import BidirectionalGRU, gru
 from fairseq_ctxgates.modules.linear import Linear, linear
 from fairseq_ctxgates.parts import RecurrentWidths
-from tests.helpers.models import DICTIONARY, EOS, PAD, RETURNED_GATES, keep_float64, make_batch
+from tests.helpers.models import DICTIONARY, EOS, PAD, RETURNED_GATES, SOURCES, TARGETS, make_batch
 from tests.helpers.reference_rnnsearch import (
     GATES,
     PRECEDING,
-    SOURCES,
-    TARGETS,
     Decoded,
-    Reading,
+    ReferenceRNNSearch,
     build_rnnsearch,
     make_rnnsearch,
 )
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 INPUT = make_batch(SOURCES, TARGETS)["net_input"]
 EVERYTHING: dict[str, Any] = {"context_gate": "both", "inter_sentence_gate": True, "feedback_attention": True}
 COMBINATIONS = list(product(GATES, (False, True), (False, True)))
-
-
-@pytest.fixture(autouse=True)
-def _float64(monkeypatch: pytest.MonkeyPatch) -> None:
-    keep_float64(monkeypatch)
 
 
 def collate(rows: list[list[int]], left_pad: bool = True) -> Tensor:
@@ -54,7 +49,7 @@ def with_preceding(batch: dict[str, Any] = INPUT, left_pad: bool = True) -> dict
 
 
 def check(model: Any, found: tuple[Tensor, dict[str, Any]], number: int, expected: Decoded, padding: int) -> None:
-    """What a batch's decoder gave, against the reading of one sentence whose source begins after padding."""
+    """The decoder's output for one sentence of a batch equals the reference. Its source begins after ``padding``."""
     logits, extra = found
     length = len(expected.logits)
     attention = extra["attn"][0][number, :length]
@@ -71,7 +66,7 @@ def check(model: Any, found: tuple[Tensor, dict[str, Any]], number: int, expecte
     assert attention[:, :padding].eq(0).all()
 
 
-# --- against an independent reading -----------------------------------------------------------------------------------
+# --- against the reference implementation -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("gate", "feedback", "inter_sentence"), COMBINATIONS)
@@ -81,9 +76,9 @@ def test_model_computes_what_the_papers_say(gate: str, feedback: bool, inter_sen
     inputs = with_preceding() if inter_sentence else INPUT
     found = model(**inputs, returns=(*RETURNED_GATES, "preceding_attention"))
     assert set(found[1]["preceding_attention"]) == ({1} if inter_sentence else set())
-    reading = Reading(model, gate, feedback)
+    reference = ReferenceRNNSearch(model, gate, feedback)
     for number, (source, target, preceding) in enumerate(zip(SOURCES, TARGETS, PRECEDING)):
-        expected = reading.decode([*source, EOS], [EOS, *target], preceding if inter_sentence else ())
+        expected = reference.decode([*source, EOS], [EOS, *target], preceding if inter_sentence else ())
         if gate == "target":  # what leaves the model is the weight of the source
             expected = expected._replace(context_gate=1 - expected.context_gate)
         check(model, found, number, expected, padding=len(SOURCES[0]) - len(source))
@@ -95,7 +90,7 @@ def test_model_computes_what_the_papers_say(gate: str, feedback: bool, inter_sen
 
 
 def test_combinations_differ() -> None:
-    """Without which one could pass for another: with the same parameters where they have the same."""
+    """With the same parameters where they share them, each combination gives other logits."""
     logits = []
     for gate, feedback, inter_sentence in COMBINATIONS:
         model = make_rnnsearch(context_gate=gate, feedback_attention=feedback, inter_sentence_gate=inter_sentence)
@@ -184,7 +179,7 @@ def test_context_gate_by_hand(kind: str, source: tuple, targets: list[tuple], we
 
 
 def test_encoder_is_torchs_gru() -> None:
-    """Its own loop on a CPU gives the states and gradients of torch's, which it leaves to a GPU."""
+    """On a CPU the encoder runs its own loop, which gives the states and gradients of torch's GRU."""
     module = BidirectionalGRU(3, 4).double()
     tokens = [collate(SOURCES), collate(PRECEDING, left_pad=False)]
     order, batch_sizes, _ = pack(tokens, PAD)
@@ -293,9 +288,9 @@ def test_closed_ablation(gate: str) -> None:
     options: dict[str, Any] = {"context_gate": gate, "feedback_attention": True}
     model = make_rnnsearch("isg_rnnsearch", inter_sentence_ablation="closed", **options)
     found = model(**with_preceding(), returns=RETURNED_GATES)
-    reading = Reading(model, closed=True, gate=gate, feedback=True)
+    reference = ReferenceRNNSearch(model, closed=True, gate=gate, feedback=True)
     for number, (source, target, preceding) in enumerate(zip(SOURCES, TARGETS, PRECEDING)):
-        expected = reading.decode([*source, EOS], [EOS, *target], preceding)
+        expected = reference.decode([*source, EOS], [EOS, *target], preceding)
         check(model, found, number, expected, padding=len(SOURCES[0]) - len(source))
     # With C_2 the identity, as training begins, nothing is left of the mechanism.
     model.decoder.cell.source_parts.inter_sentence.sentence_proj.weight.copy_(torch.eye(8))
@@ -306,14 +301,14 @@ def test_closed_ablation(gate: str) -> None:
 
 @torch.no_grad()
 def test_random_ablation() -> None:
-    """The random contexts stand for c_a, and depend on the sentence and the step, not on the batch."""
+    """The random contexts replace c_a. They depend on the sentence and the step, not on the batch."""
     model = make_rnnsearch("isg_rnnsearch", inter_sentence_ablation="random")
     found = model(**with_preceding(), returns=RETURNED_GATES)
-    reading = Reading(model, feedback=True)
+    reference = ReferenceRNNSearch(model, feedback=True)
     for number, (source, target) in enumerate(zip(SOURCES, TARGETS)):
         keys = sentence_keys(torch.tensor([[*source, EOS]]), PAD)
         contexts = random_context(keys, 1, torch.arange(len(target) + 1), 8)[:, 0].double().numpy()
-        expected = reading.decode([*source, EOS], [EOS, *target], preceding_contexts=contexts)
+        expected = reference.decode([*source, EOS], [EOS, *target], preceding_contexts=contexts)
         check(model, found, number, expected, padding=len(SOURCES[0]) - len(source))
 
 
@@ -331,7 +326,7 @@ def test_missing_preceding_sentences() -> None:
 
 
 def test_plain_models_ignore_preceding_sentences() -> None:
-    """In an ensemble every model is given all inputs."""
+    """An ensemble gives every model all inputs."""
     model = make_rnnsearch()
     torch.testing.assert_close(model(**with_preceding())[0], model(**INPUT)[0], rtol=0, atol=0)
 
@@ -422,7 +417,7 @@ def test_all_embeddings_need_one_dictionary() -> None:
 
 
 def test_dropouts() -> None:
-    """Each of the three at its place, and --dropout where it is not given."""
+    """Each of the three dropouts is at its place, and has the value of --dropout by default."""
     model = build_rnnsearch(dropout=0.3, hidden_dropout=0.2, output_dropout=0.0)
     assert (model.encoder.embedding_dropout.p, model.decoder.embedding_dropout.p) == (0.3, 0.3)
     assert (model.encoder.hidden_dropout.p, model.decoder.hidden_dropout.p) == (0.2, 0.2)
@@ -439,7 +434,7 @@ def test_dropout_drops(kind: str) -> None:
 
 @torch.no_grad()
 def test_half_precision() -> None:
-    """What all scores have in common, 2048 if they were made of logistic functions, does not cost them their digits."""
+    """The scores keep their digits in float16. (With logistic functions each would have a constant part of 2048.)"""
     generator = torch.Generator().manual_seed(1)
     attention = AdditiveAttention(8, 8, 512).half()
     attention.query_proj.weight.zero_()

@@ -1,4 +1,4 @@
-"""Context-aware smoothing: FCWM and CCWM of Chen et al. 2017, as the design reads them."""
+"""Context-aware smoothing (CAR): the networks FCWM and CCWM of Chen et al. 2017; docs/decisions.md."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SIDES = ["encoder", "decoder"]
 
 
 def make_smoothing(side: str, dim: int = DIM, embed_scale: float = 1.0, **options: Any) -> ContextAwareSmoothing:
-    """With random parameters, in float64."""
+    """A smoothing module with random parameters, in float64."""
     config = SmoothingConfig(**{"smoothing_side": "both", **options})
     smoothing = EmbeddingSmoothing(config, 1).embedding_part(side, dim, DICTIONARY, embed_scale)
     assert smoothing is not None
@@ -77,12 +77,12 @@ def assert_close(actual: Any, expected: Any) -> None:
     np.testing.assert_allclose(np.asarray(actual), np.asarray(expected), rtol=0, atol=1e-12)
 
 
-# --- an independent reading, in NumPy ---------------------------------------------------------------------------------
+# --- reference implementation in NumPy --------------------------------------------------------------------------------
 
 PHI: dict[str, Any] = {"tanh": np.tanh, "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "relu": lambda x: np.maximum(x, 0)}
 
 
-class Reading:
+class ReferenceSmoothing:
     """The slides' equations for one sentence and one word after the other, with the parameters of a module."""
 
     def __init__(self, smoothing: ContextAwareSmoothing, side: str, options: dict[str, Any]) -> None:
@@ -139,15 +139,15 @@ class Reading:
 def test_smoothing_computes_what_the_slides_say(
     side: str, network: dict[str, Any], words: dict[str, Any], left_pad: bool
 ) -> None:
-    """Each sentence as if it stood alone, on whichever side it is padded."""
+    """Padding changes nothing, on either side."""
     options = {**network, **words}
     smoothing = make_smoothing(side, **options)
-    reading = Reading(smoothing, side, options)
+    reference = ReferenceSmoothing(smoothing, side, options)
     tokens = collate(SENTENCES, left_pad)
     smoothed = embed_words(EMBEDDING, tokens, [smoothing])
     assert smoothed.shape == (*tokens.shape, DIM) and smoothed.dtype == torch.float64
     for row, sentence in enumerate(SENTENCES):
-        assert_close(smoothed[row, tokens[row].ne(PAD)], reading.sentence(sentence))
+        assert_close(smoothed[row, tokens[row].ne(PAD)], reference.sentence(sentence))
     assert torch.equal(smoothed[tokens.eq(PAD)], EMBEDDING(tokens)[tokens.eq(PAD)])
 
 
@@ -163,7 +163,7 @@ def test_activation(kind: str, activation: str) -> None:
         "smoothing_activation": activation,
     }
     smoothing = make_smoothing("encoder", **options)
-    expected = Reading(smoothing, "encoder", options).sentence(SENTENCES[0])
+    expected = ReferenceSmoothing(smoothing, "encoder", options).sentence(SENTENCES[0])
     assert_close(embed_words(EMBEDDING, collate(SENTENCES[:1]), [smoothing])[0], expected)
 
 
@@ -186,7 +186,7 @@ def by_hand(side: str, kind: str, words: str = "all", **parameters: Any) -> Cont
 
 
 def smooth(smoothing: ContextAwareSmoothing, numbers: Sequence[int], unknown: Sequence[int] = ()) -> list[float]:
-    """Of a sentence of words with these embeddings, the unknown ones at these positions."""
+    """The smoothed embeddings of a sentence, whose words have these embeddings and are unknown at these positions."""
     tokens = torch.tensor([[UNK if position in unknown else 5 for position in range(len(numbers))]])
     embeddings = torch.tensor(numbers, dtype=torch.float64).view(1, -1, 1)
     return smoothing(embeddings, tokens, tokens.size(1)).flatten().tolist()
@@ -269,7 +269,7 @@ def test_decoder_does_not_look_ahead(network: dict[str, Any], words: dict[str, A
 @pytest.mark.parametrize("network", NETWORKS)
 @torch.no_grad()
 def test_last_word_alone_equals_all_words(network: dict[str, Any], words: dict[str, Any]) -> None:
-    """As incremental decoding asks for it, of each prefix; three beams."""
+    """Incremental decoding asks for the last word of each prefix; here of three beams."""
     smoothing = make_smoothing("decoder", **network, **words)
     tokens = torch.tensor([[EOS, 5, UNK, UNK, 6, 7, UNK], [EOS, UNK, 8, 9, 4, UNK, 10], [EOS, 11, 12, 13, 14, 15, 16]])
     expected = embed_words(EMBEDDING, tokens, [smoothing])
@@ -293,7 +293,7 @@ def test_words_are_embedded_without_smoothing() -> None:
 @pytest.mark.parametrize("network", [NETWORKS[1], NETWORKS[2]])
 @torch.no_grad()
 def test_model_that_scales_its_embeddings(network: dict[str, Any], words: dict[str, Any]) -> None:
-    """What it multiplies afterwards is what smoothing gives of embeddings that are multiplied before."""
+    """Smoothing before the model multiplies its embeddings equals smoothing after it."""
     tokens = collate(SENTENCES)
     scaled = make_smoothing("encoder", embed_scale=8.0, **network, **words)
     plain = make_smoothing("encoder", **network, **words)
@@ -351,7 +351,7 @@ def test_half_precision(network: dict[str, Any], words: dict[str, Any], dtype: t
 
 @pytest.mark.parametrize("words", WORDS)
 def test_autocast_keeps_the_type_of_the_embeddings(words: dict[str, Any]) -> None:
-    """As ``--amp`` runs it."""
+    """``--amp`` runs the module under autocast."""
     smoothing = make_smoothing("encoder", smoothing="ccwm", **words).float()
     tokens = collate(SENTENCES)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -429,7 +429,7 @@ def test_sizes_that_cannot_be(side: str, arguments: list[str], message: str) -> 
 
 @pytest.mark.parametrize("kind", ["fcwm", "ccwm"])
 def test_initial_vectors_are_of_the_size_of_the_embeddings(kind: str) -> None:
-    """Neither lost beside them nor all at the ends of tanh, for embeddings of variance one."""
+    """For embeddings of variance one, the new vectors are neither tiny nor saturated."""
     torch.manual_seed(1)
     options = SmoothingConfig(smoothing=kind, smoothing_words="all", smoothing_combine="replace")
     smoothing = EmbeddingSmoothing(options, 1).embedding_part("encoder", 64, DICTIONARY, 1.0)

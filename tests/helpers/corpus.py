@@ -16,7 +16,7 @@ def binarize(
 ) -> Path:
     """Write what fairseq-preprocess writes for ``{"train": [(source, target), ...], "valid": ...}``.
 
-    The dictionaries hold the words of the splits whose name begins with "train" (of all splits where there is none),
+    The dictionaries hold the words of the splits whose name begins with "train" (of all splits if no name does),
     the most frequent first; other words become ``<unk>``. ``joined`` gives both languages one dictionary.
     """
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""fairseq's commands on tiny corpora, run in this process: started on its own, each would first import for seconds."""
+"""fairseq's commands on tiny corpora, run in this process, which saves the seconds that each spends on imports."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def labels_of(tokens: Any) -> np.ndarray:
 def write_gate_labels(
     data: Path, splits: Sequence[str] = ("train", "valid"), langs: Tuple[str, str] = ("de", "en")
 ) -> None:
-    """Lay a stream of :func:`labels_of` the target tokens beside the splits of a data directory."""
+    """Write the stream of gate labels of each split: :func:`labels_of` its target tokens."""
     for split in find_splits(data, *langs):
         if split.name in splits:
             with SideStreamWriter(split.stream_prefix("gate"), np.uint8, {"fingerprint": fingerprint(split)}) as writer:
@@ -75,7 +75,7 @@ def write_gate_labels(
 
 
 def write_relations(data: Path, split_name: str, rows: Sequence[Any], langs: Tuple[str, str] = ("de", "en")) -> None:
-    """Lay a stream of relations beside a split, from the row of each sentence."""
+    """Write the stream of relations of a split, given the row of each sentence."""
     split = Split(data, split_name, *langs)
     metadata = {"fingerprint": fingerprint(split, Relations.languages)}
     with SideStreamWriter(split.stream_prefix(Relations.name), np.int32, metadata) as writer:
@@ -127,6 +127,17 @@ def logged(output: str, tag: str = "train_inner") -> List[Dict[str, Any]]:
     lines = re.findall(r"^(?:.* \| )?(\{\"\w+\": .*\})$", output, flags=re.MULTILINE)
     marks = {"train_inner": "loss", "train": "train_loss", "valid": "valid_loss"}
     return [entry for entry in map(json.loads, lines) if marks[tag] in entry]
+
+
+def train_losses(log: str) -> List[float]:
+    """The training loss of each epoch."""
+    return [float(entry["train_loss"]) for entry in logged(log, "train")]
+
+
+def new_parameters(log: str) -> Tuple[int, int]:
+    """How many parameters a warm start did not find in its checkpoint, and how many of these started as copies."""
+    (found,) = re.findall(r"(\d+) of the mechanisms' own are new \((\d+) of them", log)
+    return int(found[0]), int(found[1])
 
 
 class Hypothesis(NamedTuple):
@@ -187,6 +198,30 @@ def check_checkpoint_activations(data: Path, folder: Path, *options: Any) -> Non
     for name, value in weights[0].items():
         if not name.endswith(others):
             torch.testing.assert_close(weights[1][name], value, rtol=0, atol=1e-5, msg=name)
+
+
+def check_options_train(data: Path, folder: Path, *options: Any) -> None:
+    """With these options the loss falls from the first epoch to the second."""
+    losses = train_losses(train(data, folder, *options, "--dropout", 0, "--max-epoch", 2))
+    assert losses[1] < losses[0]
+
+
+def check_padding_side_changes_nothing(data: Path, folder: Path, *options: Any) -> None:
+    """Sources padded on the left and on the right give the same validation loss."""
+    scores = []
+    for side, option in (("left", ()), ("right", ("--left-pad-source",))):  # which turns it off
+        log = train(data, folder / side, *options, *option, "--dropout", 0, "--max-epoch", 1)
+        scores.append(float(logged(log, "valid")[-1]["valid_loss"]))
+    assert scores[0] == pytest.approx(scores[1], abs=2e-3)
+
+
+def check_training_is_refused(
+    data: Path, folder: Path, options: Sequence[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """fairseq-train stops with this message: an error of ours, or of the option parser."""
+    with pytest.raises((UserError, SystemExit)) as error:
+        train(data, folder / "models", *options)
+    assert re.search(message, str(error.value) + capsys.readouterr().err)
 
 
 def check_batches_change_nothing(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Any, Callable, Mapping, Sequence
 
+import numpy as np
 import pytest
 import torch
 from fairseq.data import Dictionary, data_utils
@@ -37,6 +38,9 @@ TINY = {
 }
 RETURNED_GATES = ("context_gates", "inter_sentence_gates")
 NORM_ORDERS = ("post", "pre", "inner")
+# Word ids of three sentences, without the end of sentence; each source and each target has another length.
+SOURCES = [[4, 5, 6, 7, 8], [9, 10], [11, 12, 13]]
+TARGETS = [[14, 15, 16], [17, 18, 19, 4, 5], [6]]
 
 
 def make_task(**options: Any) -> ContextTranslationTask:
@@ -104,6 +108,56 @@ def make_batch(
     if labels is not None:
         batch["gate_labels"] = collate([[*row, IGNORE] for row in labels], padding=IGNORE)
     return batch
+
+
+def make_decoding_batch() -> dict[str, Any]:
+    """Sources of three lengths, so padded on the left; targets of one length, as while decoding. Both have unknown
+    words."""
+    unk = DICTIONARY.unk()
+    return make_batch(
+        sources=[[4, 5, unk, 7, 8], [9, 10], [unk, unk, 13]],
+        targets=[[14, unk, 16, 17], [18, 19, 4, 5], [6, 7, unk, 9]],
+    )
+
+
+def vector(*components: float) -> Tensor:
+    return torch.tensor(components, dtype=torch.float64)
+
+
+def assert_close(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)
+
+
+def check_words(found: Tensor, expected: Any, is_word: Tensor) -> None:
+    """The same values wherever there is a word: at padding they have no meaning."""
+    np.testing.assert_allclose(found[is_word].numpy(), np.asarray(expected)[is_word.numpy()], rtol=0, atol=1e-10)
+
+
+def check_gates(found: Mapping[int, Tensor], expected: Mapping[int, Any], is_word: Tensor) -> None:
+    """The gates of each layer that has one. The model gives (target length, batch, embed dim).
+
+    Args:
+        expected: (batch, target length, embed dim), or None for a layer without a gate
+    """
+    expected = {number: gate for number, gate in expected.items() if gate is not None}
+    assert found.keys() == expected.keys()
+    for number, gate in expected.items():
+        check_words(found[number].transpose(0, 1), gate, is_word)
+
+
+def two_beams(model: Any, encoder_out: Any) -> tuple[Any, Tensor, Tensor, dict[str, Any]]:
+    """Decode the first two words of three encoded sentences, with two beams each.
+
+    Returns:
+        the encoder's output for each beam, the sentence of each beam, its words, and the incremental state
+    """
+    rows = torch.tensor([0, 0, 1, 1, 2, 2])
+    encoder_out = model.encoder.reorder_encoder_out(encoder_out, rows)
+    prefixes = torch.tensor([[EOS, word] for word in range(4, 10)])
+    state: dict[str, Any] = {}
+    for step in (1, 2):
+        model.decoder(prefixes[:, :step], encoder_out=encoder_out, incremental_state=state)
+    return encoder_out, rows, prefixes, state
 
 
 def check_gradients(loss: Callable[[], Tensor], parameters: Mapping[str, Any], rel: float) -> None:

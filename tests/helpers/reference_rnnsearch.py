@@ -1,4 +1,4 @@
-"""Tiny RNNSearch models, and RNNSearch written down from the papers, in NumPy. Shared by the tests."""
+"""Tiny RNNSearch models, and a reference implementation of RNNSearch, from the papers, in NumPy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GATES = ("none", "source", "target", "both")
 
 
 def build_rnnsearch(arch: str = "rnnsearch", task: Any = None, **options: Any) -> Any:
-    """A model as training begins with it, of ``TINY`` size where the options do not say otherwise."""
+    """A model as training begins with it, with the sizes of ``TINY`` unless the options change them."""
     return (task or make_task()).build_model(OmegaConf.create({"_name": arch, **TINY, **options}))
 
 
@@ -51,7 +51,7 @@ class Decoded(NamedTuple):
     preceding_attention: np.ndarray
 
 
-class Reading:
+class ReferenceRNNSearch:
     """RNNSearch for one sentence, step by step, with a model's parameters.
 
     Args:
@@ -69,7 +69,7 @@ class Reading:
         return self.parameters[f"{name}.weight"]
 
     def affine(self, name: str, x: np.ndarray) -> np.ndarray:
-        """W x + b, without b where there is none."""
+        """W x + b; a layer without bias gives W x."""
         return self.weight(name) @ x + self.parameters.get(f"{name}.bias", 0)
 
     def encode(self, tokens: Sequence[int]) -> list[np.ndarray]:
@@ -111,8 +111,14 @@ class Reading:
         preceding: Sequence[int] = (),
         preceding_contexts: np.ndarray | None = None,
     ) -> Decoded:
-        """Decode a sentence, given its source, the target words before each, and the preceding sentence, or what stands
-        for its contexts in each step."""
+        """Decode a sentence.
+
+        Args:
+            source: its word ids
+            previous: the target word before each step
+            preceding: word ids of the preceding sentence
+            preceding_contexts: replace c_a in each step, (target length, width)
+        """
         h_b, h_a = self.encode(source), self.encode(preceding)
         half = len(h_b[0]) // 2
         state = np.tanh(self.weight("decoder.init_proj") @ h_b[0][half:])
@@ -140,7 +146,7 @@ class Reading:
         return Decoded(*(np.stack(part) for part in zip(*found)))
 
     def mix(self, state: np.ndarray, word: np.ndarray, c_b: np.ndarray, c_a: np.ndarray) -> tuple:
-        """Equation 9, and what equation 10 puts in the place of the context."""
+        """The gate z of equation 9, and the mixed context of equation 10, which replaces c_b."""
         name = "decoder.cell.source_parts.inter_sentence"
         z = sigmoid(
             self.affine(f"{name}.from_state", state)
@@ -154,7 +160,7 @@ class Reading:
         return c_1 @ c_a * z + c_2 @ c_b * (1 - z), z
 
     def scales(self, state: np.ndarray, word: np.ndarray, context: np.ndarray) -> tuple:
-        """The context gate, and what it makes of source and target in the three parts of the GRU's input."""
+        """The context gate, and the factors of source and target in the three parts of the GRU's input."""
         if self.gate == "none":
             return np.zeros(0), 1.0, 1.0
         name = "decoder.cell.connection"
@@ -192,7 +198,5 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-x))
 
 
-SOURCES = [[4, 5, 6, 7, 8], [9, 10], [11, 12, 13]]
-TARGETS = [[14, 15, 16], [17, 18, 19, 4, 5], [6]]
-# One longer than its sentence, a document's first, one of one word; together longer than the sources.
+# Of ``SOURCES`` in helpers/models.py: one longer than its sentence, a document's first, and one of one word.
 PRECEDING = [[7, 9, 4, 4, 16, 18, EOS], [EOS, EOS, EOS], [5, EOS]]

@@ -1,4 +1,4 @@
-"""The Transformer with its mechanisms, written down a second time from the papers, in NumPy: the decoder, and the
+"""Reference implementation of the Transformer with its mechanisms, from the papers, in NumPy: the decoder, and the
 encoder under a relation mask."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def sigmoid(x: Array) -> Array:
     return 1 / (1 + np.exp(-x))
 
 
-class Reading:
+class ReferenceTransformer:
     """The decoder, or the encoder, with the parameters of a model. Arrays are (batch, length, width).
 
     Args:
@@ -109,7 +109,7 @@ class Reading:
         return mixed, z
 
     def fused(self, name: str, s_hat: Array, s_tilde: Array) -> Array:
-        """What Li et al. 2022 call H, equations 12 to 18."""
+        """H of Li et al. 2022, equations 12 to 18."""
         fusion = f"{name}.source_parts.relations.fusion"
         if self.fusion == "linear":  # equation 12
             return s_hat + self.relation_lambda * s_tilde
@@ -133,11 +133,11 @@ class Reading:
         return (1 - z) * t + z * s, z
 
     def input(self, name: str, x: Array) -> Array:
-        """What a sublayer reads."""
+        """The input of a sublayer."""
         return self.norm(f"{name}_layer_norm", x) if self.order == "pre" else x
 
     def add(self, name: str, x: Array, branch: Array) -> Array:
-        """What becomes of a sublayer's input and output."""
+        """A sublayer's input plus its output, normalised in the layer's order."""
         if self.order == "post":
             return self.norm(f"{name}_layer_norm", x + branch)
         return x + (branch if self.order == "pre" else self.norm(f"{name}_layer_norm", branch))
@@ -169,7 +169,7 @@ class Reading:
 
     def encode(self, tokens: Array, mask: Array, operation: str = "fill") -> Array:
         """The encoder under a relation mask M, (batch, length, length) (Li et al. 2022, equations 7 and 8): scores
-        outside of it are minus infinity (fill), or 0 (multiply)."""
+        outside the mask are minus infinity (fill), or 0 (multiply)."""
         words, positions = self.parameters["embed_tokens.weight"], self.parameters["embed_positions.weight"]
         is_word = tokens != PAD
         h = math.sqrt(words.shape[1]) * words[tokens] + positions[PAD + np.cumsum(is_word, axis=1) * is_word]
@@ -184,6 +184,6 @@ class Reading:
 
 
 def encode(model: Any, tokens: Any) -> Sentence:
-    """A sentence as fairseq's encoder gives it, which is not what is tested."""
+    """A sentence encoded by fairseq's own encoder."""
     states = model.encoder.forward_scriptable(tokens)["encoder_out"][0].transpose(0, 1).numpy()
     return Sentence(states, tokens.ne(PAD).unsqueeze(1).numpy())

@@ -1,4 +1,4 @@
-"""Checkpoints of the classic stack on the stack at hand, and checkpoints that hold what they should not."""
+"""Checkpoints of the classic stack load on this stack; checkpoints with foreign objects are refused."""
 
 from __future__ import annotations
 

@@ -12,15 +12,22 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from fairseq_ctxgates.modules.additive_attention import sentences_of_rows
-from tests.helpers.models import DICTIONARY, EOS, PAD, RETURNED_GATES, keep_float64, make_batch, make_model
+from tests.helpers.models import (
+    DICTIONARY,
+    EOS,
+    PAD,
+    RETURNED_GATES,
+    assert_close,
+    make_batch,
+    make_decoding_batch,
+    make_model,
+    two_beams,
+)
 from tests.helpers.reference_rnnsearch import make_rnnsearch
 
-UNK = DICTIONARY.unk()
-# Sources of three lengths, so padded on the left; targets of one length, as while decoding. Unknown words in both.
-BATCH = make_batch(
-    sources=[[4, 5, UNK, 7, 8], [9, 10], [UNK, UNK, 13]],
-    targets=[[14, UNK, 16, 17], [18, 19, 4, 5], [6, 7, UNK, 9]],
-)
+pytestmark = pytest.mark.usefixtures("float64", "no_grad")
+
+BATCH = make_decoding_batch()
 SOURCE, LENGTHS = BATCH["net_input"]["src_tokens"], BATCH["net_input"]["src_lengths"]
 PREVIOUS = BATCH["net_input"]["prev_output_tokens"]
 PRECEDING = torch.tensor([[7, 9, 16, 4, 4, 18, EOS], [PAD] * 4 + [EOS] * 3, [PAD] * 5 + [5, EOS]])
@@ -38,19 +45,8 @@ MODELS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _without_gradients(monkeypatch: pytest.MonkeyPatch) -> Any:
-    keep_float64(monkeypatch)
-    with torch.no_grad():
-        yield
-
-
-def assert_close(actual: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)
-
-
 def check_step(found: tuple, expected: tuple, number: int) -> None:
-    """What one decoding step gave, against what all at once gave there."""
+    """The output of one decoding step equals that of decoding all at once, at the same position."""
     (logits, extra), (all_logits, all_extra) = found, expected
     assert_close(logits[:, 0], all_logits[:, number])
     assert_close(extra["attn"][0][:, 0], all_extra["attn"][0][:, number])
@@ -78,7 +74,7 @@ def test_incremental_equals_full_decoding(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("position", [1, 3])
 @pytest.mark.parametrize("options", MODELS, ids=str)
 def test_no_look_ahead(options: dict[str, Any], position: int) -> None:
-    """A target word changes what comes after it and nothing before."""
+    """A target word changes later predictions and no earlier one."""
     model = make_rnnsearch(**options)
     changed = PREVIOUS.clone()
     changed[:, position] = 12
@@ -112,13 +108,7 @@ def test_beams_are_reordered(options: dict[str, Any]) -> None:
     """Three sentences with two beams each, which change places; the first sentence is finished; then rows that no beam
     search asks for."""
     model = make_rnnsearch(**options)
-    encoder_out = model.encoder(**INPUT)
-    rows = torch.tensor([0, 0, 1, 1, 2, 2])  # the sentence of each beam
-    encoder_out = model.encoder.reorder_encoder_out(encoder_out, rows)
-    prefixes = torch.tensor([[EOS, 4], [EOS, 5], [EOS, 6], [EOS, 7], [EOS, 8], [EOS, 9]])
-    state: dict[str, Any] = {}
-    for step in (1, 2):
-        model.decoder(prefixes[:, :step], encoder_out=encoder_out, incremental_state=state)
+    encoder_out, rows, prefixes, state = two_beams(model, model.encoder(**INPUT))
 
     shared = []
     for order in ([1, 0, 3, 3, 4, 4], [3, 2, 5, 4], [2, 3, 1, 0], [0, 3, 1]):
@@ -146,7 +136,7 @@ def many_sentences() -> dict[str, Tensor]:
 @pytest.mark.parametrize("with_transformer", [False, True])
 @pytest.mark.parametrize("options", MODELS, ids=str)
 def test_beam_search_scores_equal_forced_decoding(options: dict[str, Any], with_transformer: bool) -> None:
-    """Alone, and with a plain Transformer: an ensemble averages probabilities."""
+    """For the model alone, and for an ensemble with a plain Transformer, which averages probabilities."""
     models = [make_rnnsearch(**options), *([make_model("context_transformer", seed=2)] if with_transformer else [])]
     models[0].decoder.output_projection.weight[EOS] = 1.5  # sentences end, some sooner than others
     net_input = many_sentences()

@@ -98,7 +98,7 @@ def test_rows() -> None:
 
 
 def expected_mask(tuples: Sequence[Sequence[int]], length: int, kind: str) -> np.ndarray:
-    """The same once more, word by word."""
+    """The mask that the tuples should give, made word by word."""
     groups = [{word for word in group if word < length - 1} for group in tuples]
     groups = [group for group in groups if group]
     if kind == "word" and groups:
@@ -372,7 +372,7 @@ def test_relations_of_lines_by_corenlp(corenlp_url: str) -> None:
 
 
 def test_lines_without_an_extractor_have_none(caplog: pytest.LogCaptureFixture) -> None:
-    """Which is said once."""
+    """The log says once that there is no extractor."""
     stream._warn_that_there_are_none.cache_clear()
     dictionary = make_dictionary(["a b"])
     for _ in range(3):

@@ -81,7 +81,7 @@ def test_labels_follow_batch_order(labelled: Path, options: Dict[str, Any]) -> N
         assert all(batch["target"].size(1) % 8 == 0 for batch in found)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.process)])
 def test_workers(labelled: Path, workers: int) -> None:
     task = setup_task(labelled)
     task.load_dataset("train")

@@ -1,5 +1,5 @@
-"""The quick start: its corpus is what the design says, its probes cannot be solved without what they probe, and its
-commands report what happened."""
+"""The quick start: its corpus is as make_corpus.py describes it, its probes cannot be solved without what they probe,
+and its commands report what happened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Regularized context gates: equations 2 to 4 of Li et al. 2020, as the design reads them."""
+"""Regularized context gates (RCG): equations 2 to 4 of Li et al. 2020; docs/decisions.md."""
 
 from __future__ import annotations
 
@@ -16,26 +16,23 @@ from tests.helpers.models import (
     NORM_ORDERS,
     PAD,
     RETURNED_GATES,
+    SOURCES,
+    TARGETS,
     build_model,
-    keep_float64,
+    check_gates,
+    check_words,
     make_batch,
     make_model,
     norm_order_options,
 )
-from tests.helpers.reference_transformer import Reading, encode
+from tests.helpers.reference_transformer import ReferenceTransformer, encode
 
-BATCH = make_batch(
-    sources=[[4, 5, 6, 7, 8], [9, 10], [11, 12, 13]],
-    targets=[[14, 15, 16], [17, 18, 19, 4, 5], [6]],
-)
+pytestmark = pytest.mark.usefixtures("float64")
 
-
-@pytest.fixture(autouse=True)
-def _float64(monkeypatch: pytest.MonkeyPatch) -> None:
-    keep_float64(monkeypatch)
+BATCH = make_batch(SOURCES, TARGETS)
 
 
-# --- against an independent reading ----------------------------------------------------------------------------------
+# --- against the reference implementation -----------------------------------------------------------------------------
 
 
 ACTIVATIONS: dict[str, Any] = {"relu": lambda x: np.maximum(x, 0), "tanh": np.tanh}
@@ -48,17 +45,15 @@ ACTIVATIONS: dict[str, Any] = {"relu": lambda x: np.maximum(x, 0), "tanh": np.ta
 def test_decoder_computes_what_the_paper_says(order: str, activation: str) -> None:
     model = make_model("rcg_transformer", activation_fn=activation, **norm_order_options(order))
     tokens, previous = BATCH["net_input"]["src_tokens"], BATCH["net_input"]["prev_output_tokens"]
-    reading = Reading(model, order, ACTIVATIONS[activation])
-    expected_logits, expected_gates, _ = reading.decode(previous.numpy(), encode(model, tokens))
+    reference = ReferenceTransformer(model, order, ACTIVATIONS[activation])
+    expected_logits, expected_gates, _ = reference.decode(previous.numpy(), encode(model, tokens))
 
     logits, extra = model(**BATCH["net_input"], returns=RETURNED_GATES)
 
-    words = previous.ne(PAD)  # what stands at padding means nothing
-    np.testing.assert_allclose(logits[words].numpy(), expected_logits[words.numpy()], rtol=0, atol=1e-10)
+    words = previous.ne(PAD)
+    check_words(logits, expected_logits, words)
     assert sorted(extra["context_gates"]) == [1, 2, 3]
-    for number, gate in extra["context_gates"].items():
-        z = gate.transpose(0, 1)[words].numpy()
-        np.testing.assert_allclose(z, expected_gates[number][words.numpy()], rtol=0, atol=1e-10)
+    check_gates(extra["context_gates"], expected_gates, words)
 
 
 # --- the gate, by hand ------------------------------------------------------------------------------------------------
@@ -173,7 +168,7 @@ def test_all_off_is_the_transformer(options: dict[str, Any]) -> None:
 
 
 class Sum(nn.Module):
-    """The sum of the contexts in the gate's place."""
+    """The residual connection, for use in place of the gate."""
 
     def forward(self, target: Tensor, source: Tensor, _: Tensor, norm: SublayerNorm) -> tuple[Tensor, dict]:
         return target + norm.branch(source), {}

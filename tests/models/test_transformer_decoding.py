@@ -1,4 +1,4 @@
-"""Decoding: step by step against all at once, beams, ensembles, attention."""
+"""Decoding with the Transformer: step by step against all at once, beams, ensembles, attention."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 import torch
 from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
 from omegaconf import OmegaConf
-from torch import Tensor
 
 from fairseq_ctxgates.relations.stream import pack_tuples, relation_mask
 from tests.helpers.models import (
@@ -17,19 +16,17 @@ from tests.helpers.models import (
     NORM_ORDERS,
     PAD,
     RETURNED_GATES,
-    keep_float64,
-    make_batch,
+    assert_close,
+    make_decoding_batch,
     make_model,
     norm_order_options,
+    two_beams,
 )
 
-UNK = DICTIONARY.unk()
-# Sources of three lengths, so padded on the left; targets of one length, as while decoding. Unknown words in both.
-BATCH = make_batch(
-    sources=[[4, 5, UNK, 7, 8], [9, 10], [UNK, UNK, 13]],
-    targets=[[14, UNK, 16, 17], [18, 19, 4, 5], [6, 7, UNK, 9]],
-)
-# Read by the models that know preceding sentences and relations, and left unread by the others.
+pytestmark = pytest.mark.usefixtures("float64", "no_grad")
+
+BATCH = make_decoding_batch()
+# Models without the inter-sentence gate or relations ignore these.
 PRECEDING = torch.tensor([[PAD, PAD, 15, 16, EOS], [PAD, PAD, EOS, EOS, EOS], [4, 17, 18, 19, EOS]])
 MASK = torch.ones(3, 6, 6, dtype=torch.bool)  # of two tuples, of none, and of one
 MASK[0] = torch.from_numpy(relation_mask(pack_tuples([[0, 1, 2], [2, 4]]), 6))
@@ -67,23 +64,12 @@ def make(mechanism: str, **options: Any) -> Any:
     return make_model(arch, **{**own, **options})
 
 
-@pytest.fixture(autouse=True)
-def _without_gradients(monkeypatch: pytest.MonkeyPatch) -> Any:
-    keep_float64(monkeypatch)
-    with torch.no_grad():
-        yield
-
-
-def assert_close(actual: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)
-
-
 def encode(model: Any) -> Any:
     return model.encoder(SOURCE, LENGTHS, **STREAMS)
 
 
 def alone(row: int) -> dict[str, Any]:
-    """What a model reads of one sentence of the batch, without its padding."""
+    """A model's input for one sentence of the batch, without its padding."""
     words = SOURCE[row].ne(PAD)
     streams = {"preceding_tokens": PRECEDING[row : row + 1], "relation_mask": MASK[row : row + 1, words][:, :, words]}
     return {"src_tokens": SOURCE[row : row + 1, words], "src_lengths": LENGTHS[row : row + 1], **streams}
@@ -116,7 +102,7 @@ def test_incremental_equals_full_decoding(mechanism: str, options: dict[str, Any
     [*(("context gate", order) for order in NORM_ORDERS), ("smoothing", "post"), ("all", "post")],
 )
 def test_no_look_ahead(mechanism: str, order: str, position: int) -> None:
-    """A target word changes what comes after it and nothing before."""
+    """A target word changes later predictions and no earlier one."""
     model = make(mechanism, **norm_order_options(order))
     changed = PREVIOUS.clone()
     changed[:, position] = 19
@@ -148,13 +134,7 @@ def test_padding_changes_nothing(mechanism: str) -> None:
 def test_beams_are_reordered(mechanism: str) -> None:
     """Three sentences with two beams each, which change places; then the first sentence is finished."""
     model = make(mechanism)
-    encoder_out = encode(model)
-    rows = torch.tensor([0, 0, 1, 1, 2, 2])  # the sentence of each beam
-    encoder_out = model.encoder.reorder_encoder_out(encoder_out, rows)
-    prefixes = torch.tensor([[EOS, 4], [EOS, 5], [EOS, 6], [EOS, 7], [EOS, 8], [EOS, 9]])
-    state: dict[str, Any] = {}
-    for step in (1, 2):
-        model.decoder(prefixes[:, :step], encoder_out=encoder_out, incremental_state=state)
+    encoder_out, rows, prefixes, state = two_beams(model, encode(model))
 
     for order, words in (([1, 0, 3, 3, 4, 4], [10, 11, 12, 13, 14, 15]), ([3, 2, 5, 4], [16, 17, 18, 19])):
         beams = torch.tensor(order)
@@ -182,7 +162,7 @@ def test_beams_are_reordered(mechanism: str) -> None:
 
 
 def plain_transformer() -> Any:
-    """fairseq's own, as a task of ours loads it from a checkpoint: it must not mind the others' input."""
+    """fairseq's Transformer, as our task loads it from a checkpoint: it accepts input that it does not read."""
     return make_model("transformer", seed=2, from_checkpoint=True)
 
 
@@ -193,7 +173,7 @@ def without_targets(net_input: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("ensemble", [False, True])
 def test_beam_search_scores_equal_forced_decoding(mechanism: str, ensemble: bool) -> None:
-    """Alone, and with a plain Transformer: an ensemble averages probabilities."""
+    """For the model alone, and for an ensemble with a plain Transformer, which averages probabilities."""
     models = [make(mechanism), *([plain_transformer()] if ensemble else [])]
     generator = SequenceGenerator(models, DICTIONARY, beam_size=3, max_len_b=6)
     hypotheses = generator.generate(models, {"net_input": without_targets(BATCH["net_input"])})
@@ -212,7 +192,7 @@ def test_beam_search_scores_equal_forced_decoding(mechanism: str, ensemble: bool
 
 
 def test_gated_and_plain_model_differ() -> None:
-    """Without which the test of the ensemble would show nothing."""
+    """The test of the ensemble needs two models that differ."""
     gated, plain = make_model("rcg_transformer"), plain_transformer()
     assert (gated(**BATCH["net_input"])[0] - plain(**BATCH["net_input"])[0]).abs().max() > 0.1
 

@@ -1,12 +1,11 @@
-"""Factual relations through fairseq's commands: training, generation, scoring, lines on standard input."""
+"""Factual relations (FRA) through fairseq's commands: training, generation, scoring, lines on standard input."""
 
 from __future__ import annotations
 
 import random
-import re
 import shutil
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 import pytest
 import torch
@@ -30,25 +29,31 @@ from tests.helpers.fairseq_commands import (
     check_batches_change_nothing,
     check_checkpoint_activations,
     check_ensemble_scores,
+    check_options_train,
+    check_padding_side_changes_nothing,
     check_same_translations,
     check_stream_is_loaded_without_being_told,
+    check_training_is_refused,
     differ,
     generate,
     interactive,
-    logged,
     make_pairs,
+    new_parameters,
     train,
+    train_losses,
     validate,
     write_gate_labels,
     write_relations,
 )
+from tests.helpers.trained import Trained, train_models
 
 FRA = ("--arch", "fra_transformer_tiny", "--load-relations", *SMOOTHED)
 SENTENCES = {"train": 48, "valid": 10, "test": 20}
 
 
 def tuples_of(source: str) -> List[List[int]]:
-    """The relations of a source sentence: its first three words, and its second with its last; none of a short one."""
+    """The relations of a source sentence: its first three words, and its second with its last word. A sentence of up to
+    three words has none."""
     length = len(source.split())
     return [[0, 1, 2], [1, length - 1]] if length > 3 else []
 
@@ -59,59 +64,49 @@ TEXT: Dict[str, List[Pair]] = {
 
 
 def add_relations(data: Path, has_relations: bool = True) -> None:
-    """Lay the stream of :func:`tuples_of` every source, or one without relations, beside every split."""
+    """Write the stream of relations of every split: those of :func:`tuples_of`, or none."""
     for split, pairs in TEXT.items():
         write_relations(data, split, [pack_tuples(tuples_of(source) if has_relations else []) for source, _ in pairs])
 
 
-class Trained(NamedTuple):
-    """What the tests share. Not to be changed."""
-
-    data: Path
-    log: str
-    fra: Path
-    plain: Path
-    words: Path
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """A plain Transformer; one with relations that starts from it; and one whose mask relates words of any tuples."""
+    """A plain Transformer; one with relations, warm-started from the plain one; and one with the mask "word"."""
     folder = tmp_path_factory.mktemp("fra")
     data = binarize(folder / "data", TEXT, "de", "en", joined=True)
     add_relations(data)
     write_gate_labels(data)
-    common = ("--share-all-embeddings", "--no-epoch-checkpoints")
-    train(data, folder / "plain", *PLAIN, *common, "--max-epoch", 2)
     start = ("--warm-start", folder / "plain" / "checkpoint_last.pt", "--separate-relation-attention")
-    log = train(data, folder / "fra", *FRA, *common, *start, "--max-epoch", 6)
-    train(data, folder / "words", *FRA, *common, "--relation-mask", "word", "--max-epoch", 2)
-    return Trained(data, log, *(folder / name / "checkpoint_last.pt" for name in ("fra", "plain", "words")))
+    models = {
+        "plain": (*PLAIN, "--max-epoch", 2),
+        "fra": (*FRA, *start, "--max-epoch", 6),
+        "words": (*FRA, "--relation-mask", "word", "--max-epoch", 2),
+    }
+    return train_models(data, folder, models, "--share-all-embeddings", "--no-epoch-checkpoints")
 
 
 @pytest.fixture(scope="module")
 def translations(trained: Trained) -> Dict[int, Hypothesis]:
-    return generate(trained.data, trained.fra)
+    return generate(trained.data, trained["fra"])
 
 
 # Training
 
 
 def test_training_goes_on_from_the_baseline(trained: Trained) -> None:
-    assert "train: side streams relation" in trained.log
-    losses = [float(entry["train_loss"]) for entry in logged(trained.log, "train")]
+    assert "train: side streams relation" in trained.logs["fra"]
+    losses = train_losses(trained.logs["fra"])
     assert len(losses) == 6 and losses[-1] < losses[0]
-    new, copies = re.search(r"(\d+) of the mechanisms' own are new \((\d+) of them", trained.log).groups()  # type: ignore[union-attr]
-    assert (int(new), int(copies)) == (8 + 2, 8)
+    assert new_parameters(trained.logs["fra"]) == (8 + 2, 8)
 
 
 def test_warm_started_linear_needs_no_parameters(trained: Trained, tmp_path: Path) -> None:
     """Trained for one update at a learning rate of zero and with λ = 0, the model is the baseline."""
     fusion = ("--relation-fusion", "linear", "--relation-lambda", 0, "--share-all-embeddings")
-    log = train(trained.data, tmp_path, *FRA, *fusion, "--warm-start", trained.plain, "--lr", "0", "--max-update", 1)
+    log = train(trained.data, tmp_path, *FRA, *fusion, "--warm-start", trained["plain"], "--lr", "0", "--max-update", 1)
     assert "0 of the mechanisms' own are new" in log
     check_same_translations(
-        generate(trained.data, tmp_path / "checkpoint_last.pt"), generate(trained.data, trained.plain)
+        generate(trained.data, tmp_path / "checkpoint_last.pt"), generate(trained.data, trained["plain"])
     )
 
 
@@ -127,15 +122,10 @@ def test_all_mechanisms_together(trained: Trained, tmp_path: Path) -> None:
     )
     log = train(data, tmp_path / "models", *mechanisms, "--max-epoch", 2)
     assert "side streams relation, preceding, gate" in log
-    losses = [float(entry["train_loss"]) for entry in logged(log, "train")]
+    losses = train_losses(log)
     assert losses[1] < losses[0]
     names = checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "models" / "checkpoint_last.pt"))["model"]
-    for part in (
-        "connection.fc1",
-        "source_parts.inter_sentence",
-        "source_parts.relations",
-        "embedding_parts.smoothing",
-    ):
+    for part in ("connection.fc1", "parts.inter_sentence", "parts.relations", "embedding_parts.smoothing"):
         assert any(part in name for name in names)
     assert len(generate(data, tmp_path / "models" / "checkpoint_last.pt")) == 20
 
@@ -162,9 +152,7 @@ def test_all_mechanisms_together(trained: Trained, tmp_path: Path) -> None:
     ],
 )
 def test_options_of_fairseq(trained: Trained, tmp_path: Path, extra: Tuple[Any, ...]) -> None:
-    log = train(trained.data, tmp_path, *FRA, *extra, "--dropout", 0, "--max-epoch", 2)
-    losses = [float(entry["train_loss"]) for entry in logged(log, "train")]
-    assert losses[1] < losses[0]
+    check_options_train(trained.data, tmp_path, *FRA, *extra)
 
 
 def test_checkpoint_activations_change_nothing(trained: Trained, tmp_path: Path) -> None:
@@ -172,11 +160,7 @@ def test_checkpoint_activations_change_nothing(trained: Trained, tmp_path: Path)
 
 
 def test_padding_side_of_the_source(trained: Trained, tmp_path: Path) -> None:
-    scores = []
-    for side, option in (("left", ()), ("right", ("--left-pad-source",))):  # which turns it off
-        log = train(trained.data, tmp_path / side, *FRA, *option, "--dropout", 0, "--max-epoch", 1)
-        scores.append(float(logged(log, "valid")[-1]["valid_loss"]))
-    assert scores[0] == pytest.approx(scores[1], abs=2e-3)
+    check_padding_side_changes_nothing(trained.data, tmp_path, *FRA)
 
 
 # Generation
@@ -206,8 +190,8 @@ def forced_scores(trained: Trained, checkpoint: Path, targets: Sequence[str]) ->
 
 @pytest.mark.parametrize("model", ["fra", "words"])
 def test_generate_scores_as_forced_decoding(trained: Trained, model: str) -> None:
-    """The classic stack has a fast path for encoders that drops the mask where there is padding."""
-    checkpoint = getattr(trained, model)
+    """The classic stack has a fast path for encoders, which drops the mask of a batch with padding."""
+    checkpoint = trained[model]
     found = generate(trained.data, checkpoint)
     scores = forced_scores(trained, checkpoint, [found[row].text for row in range(20)])
     assert scores == pytest.approx([found[row].score for row in range(20)], abs=1e-4)
@@ -219,42 +203,45 @@ def test_generate_scores_as_forced_decoding(trained: Trained, model: str) -> Non
 @pytest.mark.parametrize("size", [("--batch-size", "1"), ("--batch-size", "20"), ("--max-tokens", "24")])
 def test_batches_change_nothing(trained: Trained, translations: Dict[int, Hypothesis], size: Tuple[str, str]) -> None:
     assert len(translations) == 20
-    check_batches_change_nothing(trained.data, trained.fra, size, translations)
+    check_batches_change_nothing(trained.data, trained["fra"], size, translations)
 
 
 def test_relations_are_loaded_without_being_told(trained: Trained, tmp_path: Path) -> None:
-    check_stream_is_loaded_without_being_told(trained.data, trained.fra, trained.log, "relation", "relations", tmp_path)
+    check_stream_is_loaded_without_being_told(
+        trained.data, trained["fra"], trained.logs["fra"], "relation", "relations", tmp_path
+    )
 
 
 def test_the_kind_of_mask_is_in_the_checkpoint(trained: Trained) -> None:
-    found = generate(trained.data, trained.words)
-    check_same_translations(generate(trained.data, trained.words, "--relation-mask", "word"), found)
-    pair = generate(trained.data, trained.words, "--relation-mask", "pair")
+    found = generate(trained.data, trained["words"])
+    check_same_translations(generate(trained.data, trained["words"], "--relation-mask", "word"), found)
+    pair = generate(trained.data, trained["words"], "--relation-mask", "pair")
     assert len(differ(pair, found)) > 5
     with pytest.raises(UserError, match="--path: one model was trained with --relation-mask"):
-        generate(trained.data, f"{trained.fra}:{trained.words}")
-    plain = generate(trained.data, f"{trained.words}:{trained.plain}")  # which reads no mask
-    check_same_translations(generate(trained.data, f"{trained.plain}:{trained.words}"), plain)
+        generate(trained.data, trained.ensemble("fra", "words"))
+    plain = generate(trained.data, trained.ensemble("words", "plain"))  # which reads no mask
+    check_same_translations(generate(trained.data, trained.ensemble("plain", "words")), plain)
 
 
 def test_compare_fusion_equals_no_relations(trained: Trained, tmp_path: Path) -> None:
-    """And it needs no stream."""
+    """The ablation also needs no stream."""
     data = Path(shutil.copytree(trained.data, tmp_path / "data"))
     add_relations(data, has_relations=False)
-    expected = generate(data, trained.fra)
+    expected = generate(data, trained["fra"])
     for path in data.glob("*.relation.*"):
         path.unlink()
     compare = ("--model-overrides", "{'relation_ablation': 'compare'}")
-    check_same_translations(generate(data, trained.fra, *compare), expected)
+    check_same_translations(generate(data, trained["fra"], *compare), expected)
     # fairseq-validate takes the options of training, --load-relations with them.
     assert (
-        validate(trained.data, trained.fra, *compare)["valid_loss"] != validate(trained.data, trained.fra)["valid_loss"]
+        validate(trained.data, trained["fra"], *compare)["valid_loss"]
+        != validate(trained.data, trained["fra"])["valid_loss"]
     )
 
 
 @pytest.fixture(scope="module")
 def rnnsearch(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of ours that knows no relations."""
+    """An RNNSearch, which reads no relations."""
     folder = tmp_path_factory.mktemp("rnnsearch")
     sizes = (f"--{side}-{size}" for side in ("encoder", "decoder") for size in ("embed-dim", "hidden-size"))
     options = ("--arch", "rnnsearch", *SMOOTHED, *(part for size in sizes for part in (size, 16)), "--max-epoch", 1)
@@ -267,7 +254,7 @@ def rnnsearch(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def test_ensemble_with_a_model_that_reads_no_relations(
     trained: Trained, rnnsearch: Path, other: str, scoring: Tuple[str, ...]
 ) -> None:
-    paths = [str(trained.fra), str({"plain": trained.plain, "rnnsearch": rnnsearch}[other])]
+    paths = [str(trained["fra"]), str({"plain": trained["plain"], "rnnsearch": rnnsearch}[other])]
     found = generate(trained.data, ":".join(paths), *scoring)
     check_same_translations(generate(trained.data, ":".join(paths[::-1]), *scoring), found)
     if scoring:
@@ -278,7 +265,7 @@ def test_ensemble_with_a_model_that_reads_no_relations(
 
 
 class Extractor:
-    """Knows the relations of :func:`tuples_of`; parses no empty sentence."""
+    """An extractor that finds the relations of :func:`tuples_of`, and None for an empty sentence."""
 
     def __enter__(self) -> Extractor:
         return self
@@ -303,7 +290,7 @@ def test_interactive_equals_generate(
     lines = ["", *(source for source, _ in TEXT["test"])]
     random.Random(5).shuffle(lines)
     sizes = ("--buffer-size", buffer_size, "--batch-size", min(buffer_size, 4))
-    found = interactive(trained.data, trained.fra, lines, tmp_path, *SEARCH, *sizes, "--relation-extractor", "known")
+    found = interactive(trained.data, trained["fra"], lines, tmp_path, *SEARCH, *sizes, "--relation-extractor", "known")
     stream._open_extractor.cache_clear()
     row_of = {source: row for row, (source, _) in enumerate(TEXT["test"])}
     for line, hypothesis in zip(lines, found):
@@ -316,8 +303,8 @@ def test_interactive_without_an_extractor_has_no_relations(trained: Trained, tmp
     data = Path(shutil.copytree(trained.data, tmp_path / "data"))
     add_relations(data, has_relations=False)
     lines = [source for source, _ in TEXT["test"]]
-    found = interactive(trained.data, trained.fra, lines, tmp_path, *DECODING, "--buffer-size", 8)
-    check_same_translations(dict(enumerate(found)), generate(data, trained.fra))
+    found = interactive(trained.data, trained["fra"], lines, tmp_path, *DECODING, "--buffer-size", 8)
+    check_same_translations(dict(enumerate(found)), generate(data, trained["fra"]))
 
 
 # What is refused
@@ -345,11 +332,9 @@ def test_interactive_without_an_extractor_has_no_relations(trained: Trained, tmp
 def test_options_that_do_not_fit(
     trained: Trained, tmp_path: Path, options: Tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises((UserError, SystemExit)) as error:
-        train(trained.data, tmp_path / "models", *options)
-    assert re.search(message, str(error.value) + capsys.readouterr().err)
+    check_training_is_refused(trained.data, tmp_path, options, message, capsys)
 
 
 def test_a_mistyped_ablation_is_refused(trained: Trained) -> None:
     with pytest.raises(UserError, match="relation_ablaton"):
-        generate(trained.data, trained.fra, "--model-overrides", "{'relation_ablaton': 'compare'}")
+        generate(trained.data, trained["fra"], "--model-overrides", "{'relation_ablaton': 'compare'}")

@@ -1,11 +1,10 @@
-"""The inter-sentence gate on the Transformer: equations 9 and 10 of Kuang and Xiong 2018, as the design reads them."""
+"""The inter-sentence gate (ISG) on the Transformer: equations 9 and 10 of Kuang and Xiong 2018; docs/decisions.md."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -18,36 +17,33 @@ from tests.helpers.models import (
     NORM_ORDERS,
     PAD,
     RETURNED_GATES,
+    SOURCES,
+    TARGETS,
     build_model,
+    check_gates,
     check_gradients,
-    keep_float64,
+    check_words,
     make_batch,
     make_model,
     norm_order_options,
+    vector,
 )
-from tests.helpers.reference_transformer import Reading, encode
+from tests.helpers.reference_transformer import ReferenceTransformer, encode
 
-BATCH = make_batch(
-    sources=[[4, 5, 6, 7, 8], [9, 10], [11, 12, 13]],
-    targets=[[14, 15, 16], [17, 18, 19, 4, 5], [6]],
-)
+pytestmark = pytest.mark.usefixtures("float64")
+
+BATCH = make_batch(SOURCES, TARGETS)
 PRECEDING = torch.tensor([[PAD, PAD, 7, EOS], [EOS, EOS, EOS, EOS], [4, 5, 6, EOS]])
-PRECEDING[1, 0] = PAD  # (eos, eos, eos), padded on the left as the others
+PRECEDING[1, 0] = PAD  # (eos, eos, eos), padded on the left
 INPUT = {**BATCH["net_input"], "preceding_tokens": PRECEDING}
 WORDS = INPUT["prev_output_tokens"].ne(PAD)
 
 
-@pytest.fixture(autouse=True)
-def _float64(monkeypatch: pytest.MonkeyPatch) -> None:
-    keep_float64(monkeypatch)
-
-
 def check(found: Tensor, expected: Any) -> None:
-    """At the positions that hold a word: what stands at padding means nothing."""
-    np.testing.assert_allclose(found[WORDS].numpy(), expected[WORDS.numpy()], rtol=0, atol=1e-10)
+    check_words(found, expected, WORDS)
 
 
-# --- against an independent reading -----------------------------------------------------------------------------------
+# --- against the reference implementation -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -62,8 +58,8 @@ def check(found: Tensor, expected: Any) -> None:
 @torch.no_grad()
 def test_decoder_computes_what_the_paper_says(arch: str, options: dict[str, Any]) -> None:
     model = make_model(arch, **options)
-    reading = Reading(model, options.get("decoder_norm_order", "post"))
-    expected, context_gates, inter_sentence_gates = reading.decode(
+    reference = ReferenceTransformer(model, options.get("decoder_norm_order", "post"))
+    expected, context_gates, inter_sentence_gates = reference.decode(
         INPUT["prev_output_tokens"].numpy(), encode(model, INPUT["src_tokens"]), encode(model, PRECEDING)
     )
 
@@ -74,20 +70,13 @@ def test_decoder_computes_what_the_paper_says(arch: str, options: dict[str, Any]
     for number, attention in extra["preceding_attention"].items():
         assert attention.shape == (3, *WORDS.shape, PRECEDING.size(1))
         for head, weights in zip(
-            attention, reading.attention_weights[f"layers.{number - 1}.source_parts.inter_sentence.attention"]
+            attention, reference.attention_weights[f"layers.{number - 1}.source_parts.inter_sentence.attention"]
         ):
             check(head, weights)
-    for kind, gates in (("context_gates", context_gates), ("inter_sentence_gates", inter_sentence_gates)):
-        gates = {number: gate for number, gate in gates.items() if gate is not None}
-        assert extra[kind].keys() == gates.keys()
-        for number, gate in gates.items():
-            check(extra[kind][number].transpose(0, 1), gate)
+    check_gates(extra["context_gates"], context_gates, WORDS)
+    check_gates(extra["inter_sentence_gates"], inter_sentence_gates, WORDS)
     layers = 2 if "inter_sentence_layers" in options else 3
     assert len(extra["inter_sentence_gates"]) == layers
-
-
-def vector(*components: float) -> Tensor:
-    return torch.tensor(components, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("closed", [False, True])
@@ -119,7 +108,7 @@ def test_parameter_count() -> None:
 
 
 def test_gradients() -> None:
-    """By finite differences, in every parameter of the mechanism."""
+    """Every parameter of the mechanism, by finite differences."""
     model = make_model("isg_transformer", decoder_layers=1)
     layer = model.decoder.layers[0]
     parameters = {name: value for name, value in model.named_parameters() if name in model.own_parameters()}
@@ -183,7 +172,7 @@ def test_layers_that_do_not_exist() -> None:
 
 
 def test_attention_over_the_preceding_sentence_survives_activation_checkpointing() -> None:
-    """With its gradient, and only when it is asked for."""
+    """The attention keeps its gradient, and is returned only when it is asked for."""
     found = []
     for checkpointing in (False, True):
         model = make_model("isg_transformer", checkpoint_activations=checkpointing).train()
@@ -228,7 +217,7 @@ def test_closed_has_gates_of_zero() -> None:
 
 @torch.no_grad()
 def test_random_depends_on_the_sentence_alone() -> None:
-    """On nothing else of the batch, not on padding, and not on the preceding sentence."""
+    """Neither other sentences, nor padding, nor the preceding sentence change the random contexts."""
     model = ablated("random")
     logits, extra = model(**INPUT, returns=("preceding_attention",))
     assert extra["preceding_attention"] == {}  # there is none

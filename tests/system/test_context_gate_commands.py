@@ -1,4 +1,4 @@
-"""fairseq's own commands with the plugin, end to end: what a user types works, and what cannot work is refused."""
+"""Regularized context gates (RCG) through fairseq's commands: training, validation, generation, warm start, Hydra."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple
+from typing import Any, Dict, List
 
 import pytest
 import torch
@@ -20,6 +20,7 @@ from fairseq_ctxgates.errors import UserError
 from tests.helpers.corpus import binarize
 from tests.helpers.fairseq_commands import (
     DECODING,
+    EVAL_BLEU,
     GATED,
     PLAIN,
     TASK,
@@ -37,41 +38,31 @@ from tests.helpers.fairseq_commands import (
     validate,
     write_gate_labels,
 )
+from tests.helpers.trained import Trained, train_models
 
 METERS = ("gate_loss", "gate_mean", "gate_var", "gate_agreement")
 
 
-class Trained(NamedTuple):
-    """What the tests share: data, the models trained on it, and what was logged. Not to be changed."""
-
-    data: Path
-    unlabelled: Path
-    gated: Path
-    plain: Path
-    log: str
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.gated / "checkpoint_last.pt"
-
-    @property
-    def plain_checkpoint(self) -> Path:
-        return self.plain / "checkpoint_last.pt"
-
-
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """A gated model, with --eval-bleu, and a stock Transformer of the same size."""
     folder = tmp_path_factory.mktemp("trained")
     splits = {"train": make_pairs(48, 1), "valid": make_pairs(10, 2), "test": make_pairs(12, 3)}
     data = binarize(folder / "data", splits, "de", "en", joined=True)
-    unlabelled = Path(shutil.copytree(data, folder / "unlabelled"))
+    shutil.copytree(data, folder / "unlabelled")
     write_gate_labels(data)
-    bleu = ("--eval-bleu", "--eval-bleu-args", '{"beam": 1, "max_len_b": 12}', "--eval-bleu-detok", "space")
     best = ("--best-checkpoint-metric", "bleu", "--maximize-best-checkpoint-metric")
-    log = train(data, folder / "gated", *GATED, "--share-all-embeddings", "--max-epoch", 3, *bleu, *best)
-    train(data, folder / "plain", *PLAIN, "--share-all-embeddings", "--max-epoch", 2, "--no-epoch-checkpoints")
-    return Trained(data, unlabelled, folder / "gated", folder / "plain", log)
+    models = {
+        "gated": (*GATED, "--max-epoch", 3, *EVAL_BLEU, *best),
+        "plain": (*PLAIN, "--max-epoch", 2, "--no-epoch-checkpoints"),
+    }
+    return train_models(data, folder, models, "--share-all-embeddings")
+
+
+@pytest.fixture(scope="module")
+def unlabelled(trained: Trained) -> Path:
+    """The data directory without gate labels."""
+    return trained.folder / "unlabelled"
 
 
 def parameters(checkpoint: Path) -> Dict[str, Tensor]:
@@ -86,10 +77,10 @@ def check_same(found: Dict[str, Tensor], expected: Dict[str, Tensor], tolerance:
         assert torch.allclose(found[name], value, rtol=0, atol=tolerance), name
 
 
-@pytest.fixture(scope="session")
-def translations(trained: Trained) -> Dict[int, Hypothesis]:
+@pytest.fixture(scope="module")
+def translations(trained: Trained, unlabelled: Path) -> Dict[int, Hypothesis]:
     """The test set as fairseq-generate translates it, from a data directory without labels."""
-    return generate(trained.unlabelled, trained.checkpoint)
+    return generate(unlabelled, trained["gated"])
 
 
 # Training
@@ -97,41 +88,41 @@ def translations(trained: Trained) -> Dict[int, Hypothesis]:
 
 def test_meters_in_the_log(trained: Trained) -> None:
     for tag, prefix in (("train_inner", ""), ("train", "train_"), ("valid", "valid_")):
-        entries = logged(trained.log, tag)
+        entries = logged(trained.logs["gated"], tag)
         assert len(entries) == (9 if tag == "train_inner" else 3)
         for entry in entries:
             values = {meter: float(entry[prefix + meter]) for meter in METERS}
             assert 0 < values["gate_mean"] < 1 and 0 < values["gate_agreement"] < 1
             assert 0 < values["gate_var"] < 0.25 and 0 < values["gate_loss"] < 1
-    losses = [float(entry["train_gate_loss"]) for entry in logged(trained.log, "train")]
+    losses = [float(entry["train_gate_loss"]) for entry in logged(trained.logs["gated"], "train")]
     assert losses[-1] < losses[0]
 
 
 def test_eval_bleu(trained: Trained) -> None:
     """The scores are logged; the tests that load this checkpoint show that its meters' NumPy numbers do not hinder."""
-    assert all(0 <= float(entry["valid_bleu"]) <= 100 for entry in logged(trained.log, "valid"))
-    assert (trained.gated / "checkpoint_best.pt").exists()
+    assert all(0 <= float(entry["valid_bleu"]) <= 100 for entry in logged(trained.logs["gated"], "valid"))
+    assert (trained.folder / "gated" / "checkpoint_best.pt").exists()
 
 
 def test_resumed_run_equals_uninterrupted(trained: Trained, tmp_path: Path) -> None:
-    resume = ("--restore-file", trained.gated / "checkpoint1.pt", "--max-epoch", 3, "--share-all-embeddings")
+    resume = ("--restore-file", trained.folder / "gated" / "checkpoint1.pt", "--max-epoch", 3, "--share-all-embeddings")
     log = train(trained.data, tmp_path, *GATED, *resume, "--no-epoch-checkpoints")
-    expected = [(entry["loss"], entry["gate_loss"]) for entry in logged(trained.log)]
+    expected = [(entry["loss"], entry["gate_loss"]) for entry in logged(trained.logs["gated"])]
     assert [(entry["loss"], entry["gate_loss"]) for entry in logged(log)] == expected[3:]
-    check_same(parameters(tmp_path / "checkpoint_last.pt"), parameters(trained.checkpoint))
+    check_same(parameters(tmp_path / "checkpoint_last.pt"), parameters(trained["gated"]))
 
 
 def test_checkpoint_activations(trained: Trained, tmp_path: Path) -> None:
     arguments = ("--checkpoint-activations", "--share-all-embeddings", "--max-epoch", 1)
     log = train(trained.data, tmp_path, *GATED, *arguments)
-    for found, expected in zip(logged(log), logged(trained.log)):
+    for found, expected in zip(logged(log), logged(trained.logs["gated"])):
         assert {meter: found[meter] for meter in ("loss", "gnorm", *METERS)} == {
             meter: expected[meter] for meter in ("loss", "gnorm", *METERS)
         }
-    check_same(parameters(tmp_path / "checkpoint1.pt"), parameters(trained.gated / "checkpoint1.pt"), 1e-4)
+    check_same(parameters(tmp_path / "checkpoint1.pt"), parameters(trained.folder / "gated" / "checkpoint1.pt"), 1e-4)
 
 
-def test_layer_drop(trained: Trained, tmp_path: Path) -> None:
+def test_layer_drop(trained: Trained, unlabelled: Path, tmp_path: Path) -> None:
     drop = ("--encoder-layerdrop", "0.3", "--decoder-layerdrop", "0.7", "--max-epoch", 4, "--no-epoch-checkpoints")
     log = train(trained.data, tmp_path, *GATED, *drop)
     # Of 12 updates some ran no decoder layer at all: there was no gate, and nothing to regularize.
@@ -139,21 +130,21 @@ def test_layer_drop(trained: Trained, tmp_path: Path) -> None:
     assert max(float(entry["gate_loss"]) for entry in logged(log)) > 0
     checkpoint = tmp_path / "checkpoint_last.pt"
     keep = {"encoder_layers_to_keep": "0,1", "decoder_layers_to_keep": "1"}
-    overrides = {"data": str(trained.unlabelled), **keep}
+    overrides = {"data": str(unlabelled), **keep}
     (model,), _, _ = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], overrides)
     saved = parameters(checkpoint)
     kept = {name.replace(".layers.1.", ".layers.0."): saved[name] for name in saved if "decoder.layers.1." in name}
     check_same({name: value for name, value in model.state_dict().items() if "decoder.layers." in name}, kept)
-    found = generate(trained.unlabelled, checkpoint, "--model-overrides", keep)
+    found = generate(unlabelled, checkpoint, "--model-overrides", keep)
     assert len(found) == 12
 
 
 @pytest.mark.skipif(torch.__version__ < "2", reason="torch 1.12 multiplies no float16 matrices on the CPU")
 def test_float16(trained: Trained, tmp_path: Path) -> None:
-    """--memory-efficient-fp16 is what fairseq can do of --fp16 without a GPU."""
+    """Without a GPU fairseq trains in half precision only with --memory-efficient-fp16."""
     common = (*GATED, "--share-all-embeddings", "--max-epoch", 1, "--no-epoch-checkpoints")
     log = train(trained.data, tmp_path, *common, "--memory-efficient-fp16", "--fp16-init-scale", "4")
-    found, expected = logged(log), logged(trained.log)[:3]
+    found, expected = logged(log), logged(trained.logs["gated"])[:3]
     assert [float(entry["loss"]) for entry in found] == pytest.approx([float(e["loss"]) for e in expected], rel=0.02)
     for meter in ("gate_mean", "gate_var", "gate_loss"):
         assert float(found[0][meter]) == pytest.approx(float(expected[0][meter]), rel=0.02)
@@ -163,7 +154,7 @@ def test_float16(trained: Trained, tmp_path: Path) -> None:
 WHOLE_CORPUS = (*GATED, "--dropout", "0", "--max-epoch", "3", "--no-epoch-checkpoints")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def whole_corpus(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("whole")
     log = train(trained.data, folder, *WHOLE_CORPUS, "--batch-size", "48")
@@ -215,34 +206,36 @@ def test_two_processes(trained: Trained, whole_corpus: Any, tmp_path: Path) -> N
 def test_validate(trained: Trained, override: str) -> None:
     """Without options of its own it finds the labels, since the checkpoint says that it was trained with them. Dropout
     and the weight of the regularizer, options of the model and of the criterion, change nothing in validation."""
-    last = logged(trained.log, "valid")[-1]
-    found = validate(trained.data, trained.checkpoint, "--model-overrides", override)
+    last = logged(trained.logs["gated"], "valid")[-1]
+    found = validate(trained.data, trained["gated"], "--model-overrides", override)
     for meter in ("loss", *METERS):
         assert float(found[f"valid_{meter}"]) == pytest.approx(float(last[f"valid_{meter}"]), abs=2e-3)
 
 
-def test_validate_without_labels(trained: Trained) -> None:
-    found = validate(trained.unlabelled, trained.checkpoint)
-    last = logged(trained.log, "valid")[-1]
+def test_validate_without_labels(trained: Trained, unlabelled: Path) -> None:
+    found = validate(unlabelled, trained["gated"])
+    last = logged(trained.logs["gated"], "valid")[-1]
     assert float(found["valid_loss"]) == pytest.approx(float(last["valid_loss"]), abs=2e-3)
     assert "valid_gate_mean" in found and "valid_gate_loss" not in found
 
 
-def test_interactive_equals_generate(trained: Trained, translations: Dict[int, Hypothesis], tmp_path: Path) -> None:
+def test_interactive_equals_generate(
+    trained: Trained, unlabelled: Path, translations: Dict[int, Hypothesis], tmp_path: Path
+) -> None:
     text = tmp_path / "input"
     text.write_text("".join(f"{source}\n" for source, _ in make_pairs(12, 3)))
-    command = (*TASK, "--path", trained.checkpoint, "--input", text, "--buffer-size", "12", *DECODING)
-    output = run("interactive", trained.unlabelled, *command, "--model-overrides", "{'dropout': 0.3}")
+    command = (*TASK, "--path", trained["gated"], "--input", text, "--buffer-size", "12", *DECODING)
+    output = run("interactive", unlabelled, *command, "--model-overrides", "{'dropout': 0.3}")
     check_same_translations(hypotheses(output), translations)
 
 
-def test_score_reference(trained: Trained) -> None:
-    found = generate(trained.unlabelled, trained.checkpoint, "--score-reference")
+def test_score_reference(trained: Trained, unlabelled: Path) -> None:
+    found = generate(unlabelled, trained["gated"], "--score-reference")
     assert {number: hypothesis.text for number, hypothesis in found.items()} == {
         number: target for number, (_, target) in enumerate(make_pairs(12, 3))
     }
     (model,), _, task = checkpoint_utils.load_model_ensemble_and_task(
-        [str(trained.checkpoint)], {"data": str(trained.unlabelled)}
+        [str(trained["gated"])], {"data": str(unlabelled)}
     )
     task.load_dataset("test")
     dataset = task.dataset("test")
@@ -257,9 +250,9 @@ def test_score_reference(trained: Trained) -> None:
         assert hypothesis.score == pytest.approx(score, abs=1e-4)
 
 
-def test_print_alignment(trained: Trained, translations: Dict[int, Hypothesis]) -> None:
+def test_print_alignment(trained: Trained, unlabelled: Path, translations: Dict[int, Hypothesis]) -> None:
     align = ("--print-alignment", "hard")
-    output = run("generate", trained.unlabelled, *TASK, "--path", trained.checkpoint, *DECODING, *align)
+    output = run("generate", unlabelled, *TASK, "--path", trained["gated"], *DECODING, *align)
     check_same_translations(hypotheses(output), translations)
     alignments = dict(re.findall(r"^A-(\d+)\t(.*)$", output, flags=re.MULTILINE))
     for number, (source, _) in enumerate(make_pairs(12, 3)):
@@ -276,25 +269,25 @@ def test_replace_unk(trained: Trained, translations: Dict[int, Hypothesis], tmp_
         (tmp_path / f"test.de-en.{lang}").write_text("".join(f"{pair[side]}\n" for pair in make_pairs(12, 3)))
     (tmp_path / "dictionary").write_text("q1 r1\n")
     raw = ("--dataset-impl", "raw", "--replace-unk", tmp_path / "dictionary")
-    check_same_translations(generate(tmp_path, trained.checkpoint, *raw), translations)
+    check_same_translations(generate(tmp_path, trained["gated"], *raw), translations)
 
 
 @pytest.mark.parametrize("order", ["gated first", "plain first"])
-def test_ensemble_of_gated_and_plain(trained: Trained, order: str) -> None:
-    paths = [str(trained.checkpoint), str(trained.plain_checkpoint)]
+def test_ensemble_of_gated_and_plain(trained: Trained, unlabelled: Path, order: str) -> None:
+    paths = [str(trained["gated"]), str(trained["plain"])]
     if order == "plain first":
         paths.reverse()
-    found = generate(trained.unlabelled, ":".join(paths), "--score-reference")
-    check_ensemble_scores(found, [generate(trained.unlabelled, path, "--score-reference") for path in paths])
+    found = generate(unlabelled, ":".join(paths), "--score-reference")
+    check_ensemble_scores(found, [generate(unlabelled, path, "--score-reference") for path in paths])
 
 
-def test_average_of_checkpoints_translates(trained: Trained, tmp_path: Path) -> None:
+def test_average_of_checkpoints_translates(trained: Trained, unlabelled: Path, tmp_path: Path) -> None:
     average = tmp_path / "average.pt"
-    inputs = ("--inputs", str(trained.gated), "--num-epoch-checkpoints", "2")
+    inputs = ("--inputs", str(trained.folder / "gated"), "--num-epoch-checkpoints", "2")
     ctxgates.main(["average-checkpoints", *inputs, "--output", str(average)])
-    second, third = (parameters(trained.gated / f"checkpoint{epoch}.pt") for epoch in (2, 3))
+    second, third = (parameters(trained.folder / "gated" / f"checkpoint{epoch}.pt") for epoch in (2, 3))
     check_same(parameters(average), {name: (second[name] + third[name]) / 2 for name in second}, 1e-6)
-    assert len(generate(trained.unlabelled, average)) == 12
+    assert len(generate(unlabelled, average)) == 12
 
 
 # Starting from other checkpoints
@@ -309,9 +302,9 @@ def changed(checkpoint: Path, path: Path, change: Any) -> Path:
 
 
 def test_warm_start(trained: Trained, tmp_path: Path) -> None:
-    start = ("--warm-start", trained.plain_checkpoint, "--lr", "0", "--max-update", 1, "--share-all-embeddings")
+    start = ("--warm-start", trained["plain"], "--lr", "0", "--max-update", 1, "--share-all-embeddings")
     train(trained.data, tmp_path, *GATED, *start)
-    plain, found = parameters(trained.plain_checkpoint), parameters(tmp_path / "checkpoint_last.pt")
+    plain, found = parameters(trained["plain"]), parameters(tmp_path / "checkpoint_last.pt")
     gates = {name for name in found if ".connection." in name}
     assert len(gates) == 8
     duplicates = re.compile(r"encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)")  # fairseq 0.12.2
@@ -321,7 +314,7 @@ def test_warm_start(trained: Trained, tmp_path: Path) -> None:
 
 def test_warm_start_from_a_checkpoint_that_lacks_something(trained: Trained, tmp_path: Path) -> None:
     lost = "decoder.layers.1.fc1.weight"
-    checkpoint = changed(trained.plain_checkpoint, tmp_path / "gutted.pt", lambda model: model.pop(lost))
+    checkpoint = changed(trained["plain"], tmp_path / "gutted.pt", lambda model: model.pop(lost))
     with pytest.raises(UserError, match=f"gutted.pt.*lacks {lost}$"):
         train(trained.data, tmp_path, *GATED, "--share-all-embeddings", "--warm-start", checkpoint)
 
@@ -329,32 +322,34 @@ def test_warm_start_from_a_checkpoint_that_lacks_something(trained: Trained, tmp
 def test_warm_start_from_a_checkpoint_of_another_size(trained: Trained, tmp_path: Path) -> None:
     other = ("--encoder-ffn-embed-dim", "32", "--decoder-ffn-embed-dim", "64", "--share-all-embeddings")
     with pytest.raises(UserError, match="checkpoint_last.pt.*shapes encoder.layers.0.fc1.weight, ") as error:
-        train(trained.data, tmp_path, *GATED, *other, "--warm-start", trained.plain_checkpoint)
+        train(trained.data, tmp_path, *GATED, *other, "--warm-start", trained["plain"])
     assert "decoder." not in str(error.value)
 
 
 def test_warm_start_from_a_checkpoint_of_more_layers(trained: Trained, tmp_path: Path) -> None:
     other = ("--decoder-layers", "1", "--share-all-embeddings")
     with pytest.raises(UserError, match="checkpoint_last.pt.*decoder.layers.1.fc1.weight"):
-        train(trained.data, tmp_path, *GATED, *other, "--warm-start", trained.plain_checkpoint)
+        train(trained.data, tmp_path, *GATED, *other, "--warm-start", trained["plain"])
 
 
-def test_gutted_checkpoints_are_refused(trained: Trained, tmp_path: Path) -> None:
+def test_gutted_checkpoints_are_refused(trained: Trained, unlabelled: Path, tmp_path: Path) -> None:
     """Resuming and generating stay strict, also about the parameters that a warm start may lack."""
     lost = "decoder.layers.0.connection.fc2.bias"
-    checkpoint = changed(trained.gated / "checkpoint1.pt", tmp_path / "gutted.pt", lambda model: model.pop(lost))
+    checkpoint = changed(
+        trained.folder / "gated" / "checkpoint1.pt", tmp_path / "gutted.pt", lambda model: model.pop(lost)
+    )
     with pytest.raises(Exception, match="Cannot load model parameters"):
         train(trained.data, tmp_path, *GATED, "--share-all-embeddings", "--restore-file", checkpoint)
     with pytest.raises(RuntimeError, match=lost):
-        generate(trained.unlabelled, checkpoint)
+        generate(unlabelled, checkpoint)
 
 
 # What is refused
 
 
-def test_training_without_labels(trained: Trained, tmp_path: Path) -> None:
+def test_training_without_labels(trained: Trained, unlabelled: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="train.gate.de-en.idx not found.*ctxgates gate-labels"):
-        train(trained.unlabelled, tmp_path, *GATED)
+        train(unlabelled, tmp_path, *GATED)
     assert not list(tmp_path.iterdir())
 
 
@@ -377,7 +372,7 @@ def test_criterion_and_model_that_do_not_fit(
 
 @pytest.mark.parametrize("command", ["generate", "interactive", "validate"])
 def test_override_that_nothing_reads(trained: Trained, command: str) -> None:
-    options = ("--path", trained.checkpoint, *TASK, "--cpu", "--num-workers", "0")
+    options = ("--path", trained["gated"], *TASK, "--cpu", "--num-workers", "0")
     with pytest.raises(UserError, match="--model-overrides.*'context_gat'"):
         run(
             command,

@@ -1,4 +1,4 @@
-"""Factual relations on the Transformer: equations 7 to 18 of Li et al. 2022, as the design reads them."""
+"""Factual relations (FRA) on the Transformer: equations 7 to 18 of Li et al. 2022; docs/decisions.md."""
 
 from __future__ import annotations
 
@@ -15,18 +15,23 @@ from fairseq_ctxgates.relations.fusion import RelationFusion
 from tests.helpers.models import (
     PAD,
     RETURNED_GATES,
+    SOURCES,
+    TARGETS,
     build_model,
+    check_gates,
     check_gradients,
-    keep_float64,
+    check_words,
     make_batch,
     make_model,
     norm_order_options,
+    vector,
 )
-from tests.helpers.reference_transformer import Reading, Sentence, encode
+from tests.helpers.reference_transformer import ReferenceTransformer, Sentence, encode
+
+pytestmark = pytest.mark.usefixtures("float64")
 
 FUSIONS = ("linear", "gate", "concat-gate", "transform")
-SOURCES = [[4, 5, 6, 7, 8], [9, 10], [11, 12, 13]]
-BATCH = make_batch(SOURCES, targets=[[14, 15, 16], [17, 18, 19, 4, 5], [6]])
+BATCH = make_batch(SOURCES, TARGETS)
 SOURCE = BATCH["net_input"]["src_tokens"]
 WORDS = BATCH["net_input"]["prev_output_tokens"].ne(PAD)
 SOURCE_WORDS = SOURCE.ne(PAD)
@@ -50,17 +55,11 @@ MASK = torch.stack(
 INPUT = {**BATCH["net_input"], "relation_mask": MASK}
 
 
-@pytest.fixture(autouse=True)
-def _float64(monkeypatch: pytest.MonkeyPatch) -> None:
-    keep_float64(monkeypatch)
-
-
 def check(found: Tensor, expected: Any, words: Tensor = WORDS) -> None:
-    """At the positions that hold a word: what stands at padding means nothing."""
-    np.testing.assert_allclose(found[words].numpy(), np.asarray(expected)[words.numpy()], rtol=0, atol=1e-10)
+    check_words(found, expected, words)
 
 
-# --- against an independent reading -----------------------------------------------------------------------------------
+# --- against the reference implementation -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("operation", ["fill", "multiply"])
@@ -70,11 +69,11 @@ def test_encoder_computes_what_the_paper_says(operation: str, order: str) -> Non
     """Both encodings, h and h', in every layer's order of normalisation."""
     options: dict[str, Any] = {"encoder_layers": 2, "encoder_normalize_before": order == "pre"}
     model = make_model("fra_transformer", relation_mask_operation=operation, **options)
-    reading = Reading(model, order, side="encoder")
+    reference = ReferenceTransformer(model, order, side="encoder")
     encoder_out = model.encoder(SOURCE, relation_mask=MASK, return_all_hiddens=True)
-    h = reading.encode(SOURCE.numpy(), FULL.numpy())
+    h = reference.encode(SOURCE.numpy(), FULL.numpy())
     check(encoder_out["encoder_out"][0].transpose(0, 1), h, SOURCE_WORDS)
-    expected = reading.encode(SOURCE.numpy(), MASK.numpy(), operation)
+    expected = reference.encode(SOURCE.numpy(), MASK.numpy(), operation)
     check(encoder_out["relation_out"][0].transpose(0, 1), expected, SOURCE_WORDS)
     has_tuples = SOURCE_WORDS.numpy() & (np.arange(3) != 1)[:, None]
     assert np.abs(expected - h)[has_tuples].max(axis=-1).min() > 1e-3
@@ -102,26 +101,21 @@ def test_encoder_computes_what_the_paper_says(operation: str, order: str) -> Non
 def test_decoder_computes_what_the_paper_says(fusion: str, options: dict[str, Any]) -> None:
     model = make_model("fra_transformer", relation_fusion=fusion, relation_lambda=0.3, **options)
     layers = {"1,3": (1, 3), "all": (1, 2, 3)}.get(options.get("relation_layers", ""), (3,))
-    reading = Reading(model, options.get("decoder_norm_order", "post"), fusion=(fusion, layers), relation_lambda=0.3)
-    relations = Reading(model, side="encoder").encode(
+    reference = ReferenceTransformer(
+        model, options.get("decoder_norm_order", "post"), fusion=(fusion, layers), relation_lambda=0.3
+    )
+    relations = ReferenceTransformer(model, side="encoder").encode(
         SOURCE.numpy(), MASK.numpy(), options.get("relation_mask_operation", "fill")
     )
     sentence = Sentence(*encode(model, SOURCE)[:2], relations)
     previous = INPUT["prev_output_tokens"].numpy()
-    expected, context_gates, inter_sentence_gates = reading.decode(previous, sentence, encode(model, PRECEDING))
+    expected, context_gates, inter_sentence_gates = reference.decode(previous, sentence, encode(model, PRECEDING))
 
     logits, extra = model(**INPUT, preceding_tokens=PRECEDING, returns=RETURNED_GATES)
 
     check(logits, expected)
-    for kind, gates in (("context_gates", context_gates), ("inter_sentence_gates", inter_sentence_gates)):
-        gates = {number: gate for number, gate in gates.items() if gate is not None}
-        assert extra[kind].keys() == gates.keys()
-        for number, gate in gates.items():
-            check(extra[kind][number].transpose(0, 1), gate)
-
-
-def vector(*components: float) -> Tensor:
-    return torch.tensor(components, dtype=torch.float64)
+    check_gates(extra["context_gates"], context_gates, WORDS)
+    check_gates(extra["inter_sentence_gates"], inter_sentence_gates, WORDS)
 
 
 LOG3 = math.log(3)
@@ -194,7 +188,7 @@ def test_a_sentence_without_tuples_has_its_plain_encoding(operation: str) -> Non
 @pytest.mark.parametrize("fusion", FUSIONS)
 @torch.no_grad()
 def test_compare_fusion_is_the_full_mask(fusion: str) -> None:
-    """h' = h, and the rest as it is; the mask is neither needed nor read."""
+    """Compare Fusion sets h' = h and needs no mask."""
     full = make_model("fra_transformer", relation_fusion=fusion)
     compared = make_model("fra_transformer", relation_fusion=fusion, relation_ablation="compare")
     assert (full.required_streams, compared.required_streams) == (("relation",), ())
@@ -240,7 +234,7 @@ def test_parameter_count(fusion: str, linear_layers: int) -> None:
     "options", [{"relation_fusion": fusion} for fusion in FUSIONS] + [{"relation_mask_operation": "multiply"}]
 )
 def test_gradients(options: dict[str, Any]) -> None:
-    """By finite differences, in every parameter of the encoder and of the mechanism."""
+    """Every parameter of the encoder and of the mechanism, by finite differences."""
     model = make_model("fra_transformer", decoder_layers=1, separate_relation_attention=True, **options)
     parameters = {
         name: parameter

@@ -1,4 +1,4 @@
-"""The inter-sentence gate through fairseq's commands: training, generation, scoring, a document line by line."""
+"""The inter-sentence gate (ISG) through fairseq's commands: training, generation, scoring, a document line by line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import re
 import shutil
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, Dict, Tuple
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from fairseq.hub_utils import GeneratorHubInterface
 
 from fairseq_ctxgates.errors import UserError
 from tests.helpers.corpus import binarize
-from tests.helpers.documents import DOCUMENTS, ISG, TEXT, binarize_documents, write_preceding
+from tests.helpers.documents import DOCUMENTS, FIRST, ISG, TEXT, interactive_lines, write_preceding
 from tests.helpers.fairseq_commands import (
     DECODING,
     EVAL_BLEU,
@@ -28,55 +28,40 @@ from tests.helpers.fairseq_commands import (
     check_batches_change_nothing,
     check_checkpoint_activations,
     check_ensemble_scores,
+    check_options_train,
+    check_padding_side_changes_nothing,
     check_same_translations,
     check_stream_is_loaded_without_being_told,
+    check_training_is_refused,
     differ,
     generate,
     interactive,
     logged,
+    new_parameters,
     run,
     train,
-    write_gate_labels,
+    train_losses,
 )
+from tests.helpers.trained import Trained
 
 
-class Trained(NamedTuple):
-    """What the tests share. Not to be changed."""
-
-    data: Path
-    log: str
-    isg: Path
-    plain: Path
-    concatenated: Path
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """A plain Transformer, one with the gate that starts from it, and one trained on concatenated sentences."""
-    folder = tmp_path_factory.mktemp("isg")
-    data = binarize_documents(folder / "data")
-    write_gate_labels(data)
-    common = ("--share-all-embeddings", "--no-epoch-checkpoints")
-    train(data, folder / "plain", *PLAIN, *common, "--max-epoch", 2)
-    start = ("--warm-start", folder / "plain" / "checkpoint_last.pt")
-    log = train(data, folder / "isg", *ISG, *common, *start, "--max-epoch", 6)
-    train(data, folder / "concatenated", *PLAIN, *common, "--concatenate-preceding", "</s>", "--max-epoch", 2)
-    return Trained(data, log, *(folder / name / "checkpoint_last.pt" for name in ("isg", "plain", "concatenated")))
+@pytest.fixture(scope="session")
+def trained(trained_on_documents: Trained) -> Trained:
+    return trained_on_documents
 
 
 @pytest.fixture(scope="module")
 def translations(trained: Trained) -> Dict[int, Hypothesis]:
-    return generate(trained.data, trained.isg)
+    return generate(trained.data, trained["isg"])
 
 
 # Training
 
 
 def test_training_goes_on_from_the_baseline(trained: Trained) -> None:
-    losses = [float(entry["train_loss"]) for entry in logged(trained.log, "train")]
+    losses = train_losses(trained.logs["isg"])
     assert len(losses) == 6 and losses[-1] < losses[0]
-    new, copies = re.search(r"(\d+) of the mechanisms' own are new \((\d+) of them", trained.log).groups()  # type: ignore[union-attr]
-    assert (int(new), int(copies)) == (2 * (8 + 6), 2 * 8)
+    assert new_parameters(trained.logs["isg"]) == (2 * (8 + 6), 2 * 8)
 
 
 def test_all_mechanisms_together(trained: Trained, tmp_path: Path) -> None:
@@ -112,9 +97,7 @@ def test_a_flag_that_the_preset_sets_may_be_given(trained: Trained, tmp_path: Pa
     ],
 )
 def test_options_of_fairseq(trained: Trained, tmp_path: Path, extra: Tuple[Any, ...]) -> None:
-    log = train(trained.data, tmp_path, *ISG, *extra, "--dropout", 0, "--max-epoch", 2)
-    losses = [float(entry["train_loss"]) for entry in logged(log, "train")]
-    assert losses[1] < losses[0]
+    check_options_train(trained.data, tmp_path, *ISG, *extra)
 
 
 def test_checkpoint_activations_change_nothing(trained: Trained, tmp_path: Path) -> None:
@@ -128,7 +111,7 @@ def test_training_tuples_are_left_out(trained: Trained, tmp_path: Path) -> None:
     expected = sum(max(pair) > 2 * min(pair) for document in lengths for pair in zip(document, document[1:]))
     assert int(left_out) == expected > 5
     assert "valid: " in log and "valid: 0" not in re.findall(r"valid: .*left out", log)
-    assert len(generate(trained.data, trained.isg, "--preceding-length-ratio", 2)) == 20
+    assert len(generate(trained.data, trained["isg"], "--preceding-length-ratio", 2)) == 20
 
 
 # Generation
@@ -136,53 +119,54 @@ def test_training_tuples_are_left_out(trained: Trained, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [("--batch-size", "1"), ("--batch-size", "20"), ("--max-tokens", "24")])
 def test_batches_change_nothing(trained: Trained, translations: Dict[int, Hypothesis], size: Tuple[str, str]) -> None:
-    """In another order too: batches bring sentences together by the length of both."""
+    """Batches are made by the length of the sentence and of the preceding one, so their order changes too."""
     assert len(translations) == 20
-    check_batches_change_nothing(trained.data, trained.isg, size, translations)
+    check_batches_change_nothing(trained.data, trained["isg"], size, translations)
 
 
 def test_preceding_sentences_are_loaded_without_being_told(trained: Trained, tmp_path: Path) -> None:
     check_stream_is_loaded_without_being_told(
-        trained.data, trained.isg, trained.log, "preceding", "preceding-sentences", tmp_path
+        trained.data, trained["isg"], trained.logs["isg"], "preceding", "preceding-sentences", tmp_path
     )
 
 
 def test_null_equals_documents_of_one_sentence(
     trained: Trained, translations: Dict[int, Hypothesis], tmp_path: Path
 ) -> None:
-    null = generate(trained.data, trained.isg, "--model-overrides", "{'inter_sentence_ablation': 'null'}")
+    null = generate(trained.data, trained["isg"], "--model-overrides", "{'inter_sentence_ablation': 'null'}")
     alone = Path(shutil.copytree(trained.data, tmp_path / "data"))
     write_preceding(alone, {split: [1] * sum(lengths) for split, lengths in DOCUMENTS.items()})
-    check_same_translations(generate(alone, trained.isg), null)
+    check_same_translations(generate(alone, trained["isg"]), null)
     assert len(differ(null, translations)) > 10
-    first = (0, 7, 19)  # of their documents
     check_same_translations(
-        {number: null[number] for number in first}, {number: translations[number] for number in first}
+        {number: null[number] for number in FIRST}, {number: translations[number] for number in FIRST}
     )
 
 
 @pytest.mark.parametrize("ablation", ["closed", "random"])
 def test_ablations(trained: Trained, translations: Dict[int, Hypothesis], ablation: str) -> None:
     override = ("--model-overrides", f"{{'inter_sentence_ablation': '{ablation}'}}")
-    found = generate(trained.data, trained.isg, *override)
+    found = generate(trained.data, trained["isg"], *override)
     assert len(differ(found, translations)) > 10
-    check_batches_change_nothing(trained.data, trained.isg, (*override, "--batch-size", "3"), found)
+    check_batches_change_nothing(trained.data, trained["isg"], (*override, "--batch-size", "3"), found)
 
 
 def test_closed_after_a_warm_start_is_the_baseline(trained: Trained, tmp_path: Path) -> None:
     """Trained for one update at a learning rate of zero, the model is as it started."""
-    start = ("--warm-start", trained.plain, "--share-all-embeddings", "--lr", "0", "--max-update", 1)
+    start = ("--warm-start", trained["plain"], "--share-all-embeddings", "--lr", "0", "--max-update", 1)
     train(trained.data, tmp_path, *ISG, *start)
     closed = ("--model-overrides", "{'inter_sentence_ablation': 'closed'}")
     check_same_translations(
-        generate(trained.data, tmp_path / "checkpoint_last.pt", *closed), generate(trained.data, trained.plain)
+        generate(trained.data, tmp_path / "checkpoint_last.pt", *closed), generate(trained.data, trained["plain"])
     )
 
 
 def test_score_reference(trained: Trained) -> None:
-    """Against the model on each sentence alone, with its preceding sentence."""
-    found = generate(trained.data, trained.isg, "--score-reference")
-    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([str(trained.isg)], {"data": str(trained.data)})
+    """The scores are those that the model gives each sentence alone, with its preceding sentence."""
+    found = generate(trained.data, trained["isg"], "--score-reference")
+    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task(
+        [str(trained["isg"])], {"data": str(trained.data)}
+    )
     model.eval()
     dictionary, number = task.source_dictionary, 0
     for document in TEXT["test"]:
@@ -204,8 +188,8 @@ def test_score_reference(trained: Trained) -> None:
 
 @pytest.mark.parametrize("model", ["isg", "concatenated"])
 def test_replace_unk(trained: Trained, model: str, tmp_path: Path) -> None:
-    """fairseq reads the text through the dataset, which --dataset-impl raw keeps; the stream lies beside it as well."""
-    checkpoint = getattr(trained, model)
+    """fairseq reads the text from the raw dataset, which has a stream too."""
+    checkpoint = trained[model]
     for side, lang in enumerate(("de", "en")):
         shutil.copy(trained.data / f"dict.{lang}.txt", tmp_path)
         lines = [f"{pair[side]}\n" for document in TEXT["test"] for pair in document]
@@ -219,7 +203,7 @@ def test_replace_unk(trained: Trained, model: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("order", ["gate first", "plain first"])
 @pytest.mark.parametrize("scoring", [(), ("--score-reference",)])
 def test_ensemble_with_a_plain_transformer(trained: Trained, order: str, scoring: Tuple[str, ...]) -> None:
-    paths = [str(trained.isg), str(trained.plain)]
+    paths = [str(trained["isg"]), str(trained["plain"])]
     if order == "plain first":
         paths.reverse()
     found = generate(trained.data, ":".join(paths), *scoring)
@@ -235,25 +219,25 @@ def test_ensemble_with_a_plain_transformer(trained: Trained, order: str, scoring
 def test_interactive_equals_generate(
     trained: Trained, translations: Dict[int, Hypothesis], tmp_path: Path, buffer_size: int
 ) -> None:
-    lines: List[str] = []
-    for document in TEXT["test"]:
-        lines += [*(source for source, _ in document), ""]
+    lines = interactive_lines()
     sizes = ("--buffer-size", buffer_size, "--batch-size", min(buffer_size, 4))
-    found = interactive(trained.data, trained.isg, lines, tmp_path, *SEARCH, *sizes)
+    found = interactive(trained.data, trained["isg"], lines, tmp_path, *SEARCH, *sizes)
     check_same_translations(dict(enumerate(h for h, line in zip(found, lines) if line)), translations)
 
 
 def test_interactive_with_concatenation(trained: Trained, tmp_path: Path) -> None:
-    """The option of training is in the checkpoint."""
+    """The checkpoint keeps --concatenate-preceding."""
     lines = [source for source, _ in TEXT["test"][0]]
-    found = interactive(trained.data, trained.concatenated, lines, tmp_path, *DECODING, "--buffer-size", 8)
-    expected = generate(trained.data, trained.concatenated)
+    found = interactive(trained.data, trained["concatenated"], lines, tmp_path, *DECODING, "--buffer-size", 8)
+    expected = generate(trained.data, trained["concatenated"])
     check_same_translations(dict(enumerate(found)), {number: expected[number] for number in range(len(lines))})
 
 
 def test_hub_takes_every_list_as_a_document(trained: Trained, translations: Dict[int, Hypothesis]) -> None:
-    """torch.hub's interface, with which nothing of an earlier call is the context of a later one."""
-    models, cfg, task = checkpoint_utils.load_model_ensemble_and_task([str(trained.isg)], {"data": str(trained.data)})
+    """In torch.hub's interface a call does not read the sentences of an earlier call as context."""
+    models, cfg, task = checkpoint_utils.load_model_ensemble_and_task(
+        [str(trained["isg"])], {"data": str(trained.data)}
+    )
     hub = GeneratorHubInterface(cfg, task, models)
     tokens = [
         task.source_dictionary.encode_line(source, add_if_not_exist=False).long() for source, _ in TEXT["test"][0]
@@ -267,8 +251,8 @@ def test_hub_takes_every_list_as_a_document(trained: Trained, translations: Dict
 
 
 def test_a_thousand_buffers_do_not_grow(trained: Trained) -> None:
-    """What fairseq-interactive calls for each buffer; nothing of an earlier one is kept."""
-    _, _, task = checkpoint_utils.load_model_ensemble_and_task([str(trained.isg)], {"data": str(trained.data)})
+    """The calls of fairseq-interactive for each buffer leave nothing behind."""
+    _, _, task = checkpoint_utils.load_model_ensemble_and_task([str(trained["isg"])], {"data": str(trained.data)})
     tokens = task.source_dictionary.encode_line("q1 q2", add_if_not_exist=False).long()
     for _ in range(1000):
         task.get_interactive_tokens_and_lengths(["q1 q2"], str)
@@ -282,18 +266,18 @@ def test_a_thousand_buffers_do_not_grow(trained: Trained) -> None:
 
 
 def test_generate_concatenates_as_training_did(trained: Trained) -> None:
-    """The option is in the checkpoint; a model that was trained without it is given plain sentences."""
+    """The checkpoint keeps --concatenate-preceding; a model trained without it reads plain sentences."""
     with pytest.raises(UserError, match="--path: one model was trained with --concatenate-preceding, another without"):
-        generate(trained.data, f"{trained.plain}:{trained.concatenated}")
-    told = generate(trained.data, trained.concatenated, "--concatenate-preceding", "</s>")
-    check_same_translations(generate(trained.data, trained.concatenated), told)
+        generate(trained.data, trained.ensemble("plain", "concatenated"))
+    told = generate(trained.data, trained["concatenated"], "--concatenate-preceding", "</s>")
+    check_same_translations(generate(trained.data, trained["concatenated"]), told)
     source = re.findall(
-        r"^S-1\t(.*)$", run("generate", trained.data, *TASK, "--path", trained.concatenated, *DECODING), re.M
+        r"^S-1\t(.*)$", run("generate", trained.data, *TASK, "--path", trained["concatenated"], *DECODING), re.M
     )
     first, second = (pair[0] for pair in TEXT["test"][0][:2])
     assert source == [f"{first} </s> {second}"] or source == [f"{first} {second}"]  # fairseq may strip the symbol
-    plain = generate(trained.data, trained.plain)
-    assert len(differ(generate(trained.data, trained.plain, "--concatenate-preceding", "</s>"), plain)) > 5
+    plain = generate(trained.data, trained["plain"])
+    assert len(differ(generate(trained.data, trained["plain"], "--concatenate-preceding", "</s>"), plain)) > 5
 
 
 # What is refused
@@ -316,15 +300,13 @@ def test_generate_concatenates_as_training_did(trained: Trained) -> None:
 def test_options_that_do_not_fit(
     trained: Trained, tmp_path: Path, options: Tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises((UserError, SystemExit)) as error:
-        train(trained.data, tmp_path / "models", *options)
-    assert re.search(message, str(error.value) + capsys.readouterr().err)
+    check_training_is_refused(trained.data, tmp_path, options, message, capsys)
 
 
 def test_warm_start_from_a_checkpoint_that_lacks_something(trained: Trained, tmp_path: Path) -> None:
     lost = "decoder.layers.1.encoder_attn.q_proj.weight"
     gutted = tmp_path / "gutted.pt"
-    for checkpoint, option in ((trained.plain, "--warm-start"), (trained.isg, "--restore-file")):
+    for checkpoint, option in ((trained["plain"], "--warm-start"), (trained["isg"], "--restore-file")):
         state = torch.load(checkpoint, map_location="cpu")
         del state["model"][lost]
         torch.save(state, gutted)
@@ -341,7 +323,7 @@ def test_stream_of_other_data(trained: Trained, tmp_path: Path) -> None:
     for lang in ("de", "en"):
         shutil.copy(trained.data / f"dict.{lang}.txt", data)
     with pytest.raises(UserError, match="test.preceding.de-en.bin was made for other data"):
-        generate(data, trained.isg)
+        generate(data, trained["isg"])
 
 
 def test_warm_start_of_shared_from_different_embeddings(trained: Trained, tmp_path: Path) -> None:
@@ -358,9 +340,5 @@ def test_stock_task_is_refused(trained: Trained, tmp_path: Path) -> None:
 
 
 def test_padding_side_of_the_source(trained: Trained, tmp_path: Path) -> None:
-    """With sources padded on the right, preceding sentences are, and the model is the same."""
-    scores = []
-    for side, option in (("left", ()), ("right", ("--left-pad-source",))):  # which turns it off
-        log = train(trained.data, tmp_path / side, *ISG, *option, "--dropout", 0, "--max-epoch", 1)
-        scores.append(float(logged(log, "valid")[-1]["valid_loss"]))
-    assert scores[0] == pytest.approx(scores[1], abs=2e-3)
+    """Preceding sentences are padded on the same side as sources."""
+    check_padding_side_changes_nothing(trained.data, tmp_path, *ISG)
