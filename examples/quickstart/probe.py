@@ -18,7 +18,8 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 import torch
 
-from fairseq_ctxgates.analysis.inference import Inference, add_batch_options, quiet_logging
+from fairseq_ctxgates.analysis.analysis import quiet_logging
+from fairseq_ctxgates.analysis.inference import Inference, add_batch_options
 from fairseq_ctxgates.errors import UserError, exit_on_user_error
 
 CONTINUES = "@@"  # how subword-nmt ends a sub-word that is not the last of its word

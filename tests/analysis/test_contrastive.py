@@ -58,7 +58,7 @@ def test_accuracies_by_hand() -> None:
 def test_figure_shows_the_accuracies_and_nothing_overlaps() -> None:
     examples = [example(pronoun=f"it:pronoun{number}") for number in range(12)]
     groups = accuracies(examples, [[True] * 12, [False] * 12])
-    figure = accuracy_figure(groups, ["isg", "plain"])
+    figure: Any = accuracy_figure(groups, ["isg", "plain"])
     figure.canvas.draw()
     (axes,) = figure.axes
     labels = axes.get_xticklabels()
