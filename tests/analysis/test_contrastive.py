@@ -12,7 +12,8 @@ from typing import Any, Dict, List, NamedTuple, Sequence
 import numpy as np
 import pytest
 
-from examples.quickstart import make_corpus, probe
+import make_corpus
+import probe
 from fairseq_ctxgates import analysis
 from fairseq_ctxgates.analysis.contrastive import accuracies, accuracy_figure, is_right, text_encoder
 from fairseq_ctxgates.analysis.contrastive_sets import Example, read_parallel, read_test_set
