@@ -1,4 +1,4 @@
-"""The results of the quick start: what was measured on each model, and the table of it."""
+"""The results of the quick start: the measurements on each model, and their table."""
 
 from __future__ import annotations
 

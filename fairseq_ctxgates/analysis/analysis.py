@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import logging
 import warnings
 from abc import ABC, abstractmethod
@@ -12,15 +13,13 @@ from fairseq_ctxgates.analysis.report import Result, check_outputs
 
 
 class Analysis(ABC):
-    """An analysis of ``ctxgates analyze``.
+    """An analysis of ``ctxgates analyze``. The docstring of a subclass is its description in the help text.
 
     name: on the command line
-    description: in the help text
     output_options: the options, without ``--``, that name files to write
     """
 
     name: ClassVar[str]
-    description: ClassVar[str]
     output_options: ClassVar[Sequence[str]] = ("json", "csv", "figure")
 
     @abstractmethod
@@ -37,7 +36,7 @@ class Analysis(ABC):
 
     def get_parser(self) -> argparse.ArgumentParser:
         """The parser of the analysis's options."""
-        parser = argparse.ArgumentParser(prog=f"ctxgates analyze {self.name}", description=self.description)
+        parser = argparse.ArgumentParser(prog=f"ctxgates analyze {self.name}", description=inspect.getdoc(self))
         self.add_options(parser)
         return parser
 

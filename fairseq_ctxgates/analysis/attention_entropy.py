@@ -224,13 +224,11 @@ def token_table(sentences: Sequence[SentenceEntropy]) -> Table:
 
 
 class AttentionEntropyAnalysis(Analysis):
-    """Entropy of the attention over the preceding sentence."""
+    """Entropy, in bits, of the attention over the preceding sentence for each target word, with NULL and ordinary
+    preceding sentences apart.
+    """
 
     name = "attention-entropy"
-    description = (
-        "Entropy, in bits, of the attention over the preceding sentence for each target word, with NULL and ordinary "
-        "preceding sentences apart."
-    )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """The model, the split, the files to write and the sentences drawn."""

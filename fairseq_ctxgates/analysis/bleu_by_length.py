@@ -15,12 +15,9 @@ from fairseq_ctxgates.analysis.systems import join_subwords
 
 
 class BLEUByLengthAnalysis(BucketAnalysis):
-    """BLEU by the number of words in the source sentence, sub-words joined."""
+    """BLEU of one or more systems, and the differences to the first, by the length of the source sentence in words."""
 
     name = "bleu-by-length"
-    description = (
-        "BLEU of one or more systems, and the differences to the first, by the length of the source sentence in words."
-    )
     unit = "source words"
     default_bounds = "10,20,30,40,50"
 

@@ -20,13 +20,11 @@ def unknown_words(source: Sequence[str], dictionary: Dictionary) -> List[int]:
 
 
 class BLEUByUnknownsAnalysis(BucketAnalysis):
-    """BLEU by the number of unknown words in the source sentence."""
+    """BLEU of one or more systems, and the differences to the first, by the number of words of the source sentence that
+    are not in the data directory's dictionary, each counted as often as it stands there.
+    """
 
     name = "bleu-by-unknowns"
-    description = (
-        "BLEU of one or more systems, and the differences to the first, by the number of words of the source sentence "
-        "that are not in the data directory's dictionary, each counted as often as it stands there."
-    )
     unit = "unknown source words"
     default_bounds = "0,1,2,3,4,5,6,7"
 

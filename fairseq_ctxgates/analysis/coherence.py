@@ -286,10 +286,9 @@ def pair_table(found: Dict[str, Coherence], preceding: np.ndarray) -> Table:
 
 
 class CoherenceAnalysis(Analysis):
-    """Coherence of each system's translations and of their reference."""
+    """Mean cosine similarity of adjacent sentences of translated documents and of their reference."""
 
     name = "coherence"
-    description = "Mean cosine similarity of adjacent sentences of translated documents and of their reference."
     output_options = (*Analysis.output_options, "save_vectors")
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:

@@ -125,13 +125,11 @@ def comparison_figure(scores: Scores, title: str) -> Figure:
 
 
 class ComparisonAnalysis(Analysis):
-    """BLEU and chrF of several systems, each tested against the first."""
+    """BLEU and chrF of several systems, with 95% intervals and the probability p that a system differs so much from the
+    first by chance: sacreBLEU's paired bootstrap test.
+    """
 
     name = "compare"
-    description = (
-        "BLEU and chrF of several systems, with 95% intervals and the probability p that a system differs so much from "
-        "the first by chance: sacreBLEU's paired bootstrap test."
-    )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """The systems, the references, the test and the files to write."""

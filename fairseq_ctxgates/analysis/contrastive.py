@@ -296,10 +296,9 @@ def read_examples(args: argparse.Namespace, langs: Sequence[str]) -> List[Exampl
 
 
 class ContrastiveAnalysis(Analysis):
-    """Accuracy of one or more models on a contrastive test set."""
+    """Accuracy of scoring the right translation above wrong ones, each after its preceding sentence."""
 
     name = "contrastive"
-    description = "Accuracy of scoring the right translation above wrong ones, each after its preceding sentence."
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """The models, the test set, how its text becomes tokens, and the files to write."""

@@ -249,12 +249,9 @@ def summary_as_dict(cxmi: CXMI) -> Dict[str, object]:
 
 
 class CXMIAnalysis(Analysis):
-    """Conditional cross-mutual information of the preceding sentence and the translation."""
+    """How many bits the preceding sentence saves for each target word: log2 P with it less log2 P without it."""
 
     name = "cxmi"
-    description = (
-        "How many bits the preceding sentence saves for each target word: log2 P with it less log2 P without it."
-    )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """The models, the split, the intervals, the files to write and the sentence drawn."""

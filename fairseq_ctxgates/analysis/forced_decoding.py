@@ -207,13 +207,11 @@ def error_figure(comparison: Comparison, title: str) -> Figure:
 
 
 class ForcedDecodingAnalysis(Analysis):
-    """Error rates of one or more models under forced decoding."""
+    """Forced decoding error rate (FER), context selection error rate (CER) and CE/FE of any number of models, fairseq's
+    own too, with bootstrap intervals that are paired. The first model is the baseline.
+    """
 
     name = "forced-decoding"
-    description = (
-        "Forced decoding error rate (FER), context selection error rate (CER) and CE/FE of any number of models, "
-        "fairseq's own too, with bootstrap intervals that are paired. The first model is the baseline."
-    )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """The models, the split, the intervals and the files to write."""

@@ -272,13 +272,11 @@ def describe(statistics: GateStatistics) -> str:
 
 
 class GateAnalysis(Analysis):
-    """Statistics, histogram and heat map of a model's context gates."""
+    """Mean and variance of context gates over a data split, their agreement with the gate labels, their histogram, and
+    a heat map over one sentence.
+    """
 
     name = "gates"
-    description = (
-        "Mean and variance of context gates over a data split, their agreement with the gate labels, their histogram, "
-        "and a heat map over one sentence."
-    )
     output_options = (*Analysis.output_options, "histogram")
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:

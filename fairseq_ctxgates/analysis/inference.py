@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Protocol, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Protocol, Sequence, Tuple
 
 import torch
 from fairseq import checkpoint_utils, utils
@@ -85,7 +85,7 @@ def checkpoint_paths(args: argparse.Namespace) -> List[str]:
     return [path for given in args.path for path in utils.split_paths(given)]
 
 
-def parse_overrides(text: str) -> Dict[str, Any]:
+def parse_overrides(text: str) -> Dict[str, object]:
     """A Python dictionary of options, as ``fairseq-generate --model-overrides`` reads it."""
     try:
         return dict(ast.literal_eval(text))
@@ -120,9 +120,15 @@ def is_context_model(model: TranslationModel) -> bool:
     return hasattr(model, "required_streams")
 
 
+def required_streams(model: TranslationModel) -> Sequence[str]:
+    """The names of the side streams that a model reads; none for fairseq's own models."""
+    streams: Sequence[str] = getattr(model, "required_streams", ())
+    return streams
+
+
 def reads_preceding(model: TranslationModel) -> bool:
     """Whether a model has an inter-sentence gate."""
-    return "preceding" in getattr(model, "required_streams", ())
+    return "preceding" in required_streams(model)
 
 
 def run_without_attention(model: TranslationModel, batch: Batch, **options: Any) -> Tuple[Tensor, Any]:
@@ -155,14 +161,14 @@ class Inference:
     Args:
         path: the checkpoint
         data: binarized data directory
-        cpu: use the CPU even where there is a GPU
+        cpu: use the CPU even if there is a GPU
         overrides: options that replace those of training, by name
 
     Raises:
         UserError: the checkpoint, the data directory or a dictionary does not exist, or they do not fit each other.
     """
 
-    def __init__(self, path: str, data: str, cpu: bool = False, **overrides: Any) -> None:
+    def __init__(self, path: str, data: str, cpu: bool = False, **overrides: object) -> None:
         if not Path(path).is_file():
             raise UserError(f"{path} not found: give a checkpoint of fairseq-train to --path")
         register_models()
@@ -193,7 +199,7 @@ class Inference:
         self.model: TranslationModel = model.to(self.device).eval()
 
     @classmethod
-    def from_options(cls, args: argparse.Namespace, path: Optional[str] = None, **overrides: Any) -> Inference:
+    def from_options(cls, args: argparse.Namespace, path: Optional[str] = None, **overrides: object) -> Inference:
         """The model that the options of :func:`add_inference_options` name.
 
         Args:
@@ -249,7 +255,7 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:300]
 
 
-def _refuse_unread_overrides(task: TranslationTask, overrides: Dict[str, Any]) -> None:
+def _refuse_unread_overrides(task: TranslationTask, overrides: Dict[str, object]) -> None:
     from fairseq_ctxgates.tasks.context_translation import ContextTranslationTask
 
     if isinstance(task, ContextTranslationTask):

@@ -210,13 +210,11 @@ def _number(text: str) -> Optional[float]:
 
 
 class SweepAnalysis(Analysis):
-    """BLEU of a model for each value of one training option."""
+    """BLEU by the setting of one training option: a model for each value, trained here or before, translates a split.
+    The first, or the baseline, is what the others are tested against.
+    """
 
     name = "sweep"
-    description = (
-        "BLEU by the setting of one training option: a model for each value, trained here or before, translates a "
-        "split. The first, or the baseline, is what the others are tested against."
-    )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """The data, the option and its values, what to train and translate with, and the files to write."""
