@@ -2,14 +2,15 @@
 
     python benchmarks/extraction_speed.py train.en.gz [--sentences 8000] [--workers 2] [--json extraction_speed.json]
 
-The distinct sentences at the beginning of a tokenized English text go, in turns, through
+The first distinct sentences of a tokenized English text are processed in turns by
 
-* ours: ``preprocess/relations.py`` from the binarized data to the stream, with a server that it starts;
+* ours: ``preprocess/relations.py``, from the binarized data to the stream, including the start of its server;
 * CoreNLP's command line (``edu.stanford.nlp.pipeline.StanfordCoreNLP``) with the same annotators and properties on the
-  same sentences, once as one file whose sentences are shared among the threads (``-nthreads``), once as a file for each
-  thread (``-threads``), with the answer that a server gives, protobuf, as its output.
+  same sentences: once as one file whose sentences are divided among the threads (``-nthreads``), once as a file for
+  each thread (``-threads``). The output is protobuf, as a server's answer is.
 
-Each is a whole process, the loading of the models included, on the clock: both use several processors.
+The wall-clock time is that of the whole process, including the loading of the models; both programs use several
+processors.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def read_distinct(path: Path, number: int) -> List[str]:
 
 
 def binarize(folder: Path, sentences: List[str]) -> Path:
-    """The sentences as both sides of a data directory."""
+    """A data directory with the sentences as the text of both languages."""
     folder.mkdir()
     dictionary = Dictionary()
     for sentence in sentences:
@@ -62,14 +63,14 @@ def binarize(folder: Path, sentences: List[str]) -> Path:
 
 
 class Taken(NamedTuple):
-    """What a command took: seconds on the clock, and of all processors together."""
+    """The time that a command took: wall-clock seconds, and the processor seconds of all processors."""
 
     seconds: float
     processor_seconds: float
 
 
 def time_of(command: List[str]) -> Taken:
-    """What a command takes; its output is shown where it fails."""
+    """The time that a command takes. If it fails, print its output and exit."""
     clock, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     clock, after = time.perf_counter() - clock, resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -79,22 +80,22 @@ def time_of(command: List[str]) -> Taken:
 
 
 def our_command(data: Path, args: argparse.Namespace) -> List[str]:
-    """Our extraction."""
+    """The command of our extraction."""
     command = [sys.executable, str(ROOT / "preprocess" / "relations.py"), str(data), "-s", "en", "-t", "xx"]
     return [*command, "--workers", str(args.workers), "--corenlp-memory", args.memory]
 
 
 def their_command(folder: Path, args: argparse.Namespace) -> List[str]:
-    """CoreNLP's program, without the files."""
+    """The command of CoreNLP's program, without the files to read."""
     properties = request_properties("corenlp-openie", "en")
-    properties.pop("pipelineLanguage")  # English, which it is without
+    properties.pop("pipelineLanguage")  # the default is English
     options = [word for name, value in properties.items() for word in (f"-{name}", value)]
     program = ["java", f"-Xmx{args.memory}", "-cp", resolve_classpath(), "edu.stanford.nlp.pipeline.StanfordCoreNLP"]
     return [*program, *options, "-outputFormat", "serialized", "-outputDirectory", str(folder)]
 
 
 def measure(args: argparse.Namespace, sentences: List[str], folder: Path) -> Dict[str, List[Taken]]:
-    """What each program takes in each turn."""
+    """The time of each program in each turn."""
     data = binarize(folder / "data", sentences)
     parts = [folder / f"part{number}.txt" for number in range(args.workers)]
     for number, part in enumerate(parts):
@@ -127,7 +128,7 @@ def get_parser() -> argparse.ArgumentParser:
     parser.add_argument("--workers", type=int, default=2, help="requests at a time, and threads")
     parser.add_argument("--memory", default="4G", help="of the Java machine")
     parser.add_argument("--repeats", type=int, default=3, help="turns; the median counts")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--json", type=Path, help="write the results to this file")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""How much padding the batches of a data directory with preceding sentences have, beside batches in fairseq's order.
+"""How much padding there is in batches with preceding sentences, in our order of sentences and in fairseq's.
 
 python benchmarks/preceding_padding.py data-bin/X -s en -t de [--gen-subset train] [--max-tokens 4096]
 """
@@ -17,7 +17,7 @@ INPUTS = {"source": "src_tokens", "preceding": "preceding_tokens", "target": "pr
 
 
 def measure(task: Any, split: str, max_tokens: int) -> List[str]:
-    """The number of batches, and of each input the size of its tensors over the number of its real tokens."""
+    """The number of batches, and for each input the ratio of all positions to those that are not padding."""
     padded, real, number = dict.fromkeys(INPUTS, 0), dict.fromkeys(INPUTS, 0), 0
     epoch = task.get_batch_iterator(task.dataset(split), max_tokens=max_tokens, required_batch_size_multiple=8)
     for batch in epoch.next_epoch_itr():

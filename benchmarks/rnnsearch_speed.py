@@ -2,11 +2,10 @@
 
     python -m benchmarks.rnnsearch_speed data-bin/X -s de -t en [--json speed.json]
 
-``lstm`` has a bidirectional encoder and, like RNNSearch, one layer a side and the same embedding and hidden sizes. The
-method is that of ``transformer_speed.py``: two models in one process over the same batches, in turn, block by block;
-the ratio of each pair of blocks is taken, and its median reported, beside the ratio that counting multiply-adds allows.
-They are counted on the CPU with oneDNN switched off, because the counter does not see its products. The element-wise
-work of attention (tanh in RNNSearch, products in ``lstm``) counts nothing. Needs torch 2.1 or later, for its counter.
+``lstm`` has a bidirectional encoder and, like RNNSearch, one layer each in encoder and decoder and the same embedding
+and hidden sizes. The method is that of ``transformer_speed.py``. Multiply-adds are counted on the CPU without oneDNN,
+because the counter does not see oneDNN's products. The element-wise work of attention (tanh in RNNSearch, products in
+``lstm``) is not counted. Needs torch 2.1 or later, for its counter.
 """
 
 import argparse
@@ -19,7 +18,7 @@ from fairseq import utils
 from benchmarks.transformer_speed import (
     System,
     build_system,
-    compare,
+    compare_speed,
     decode,
     first_batches,
     forward,
@@ -54,7 +53,7 @@ PAIRS = (
 
 
 def add_preceding(batches: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
-    """Give every sentence another's source as its preceding sentence, for the models that read one."""
+    """The batches with another sentence's source as the preceding sentence, for the models that read one."""
     for batch in batches:
         batch["net_input"]["preceding_tokens"] = batch["net_input"]["src_tokens"].roll(1, dims=0)
     return batches
@@ -67,7 +66,7 @@ def count(run: Callable[[], Any]) -> int:
 
 
 def compare_pair(args: argparse.Namespace, names: List[str]) -> List[Dict[str, Any]]:
-    """Training and decoding of two systems, the second beside the first."""
+    """The speeds of training and decoding of two systems."""
     size = f"--encoder-embed-dim {args.embed_dim} --encoder-hidden-size {args.hidden_size} "
     size += f"--decoder-embed-dim {args.embed_dim} --decoder-hidden-size {args.hidden_size} --dropout 0.1"
     common = [args.data, "-s", args.source_lang, "-t", args.target_lang, *size.split()]
@@ -75,7 +74,7 @@ def compare_pair(args: argparse.Namespace, names: List[str]) -> List[Dict[str, A
     common += ["--max-tokens", str(args.max_tokens)]
 
     def arguments_of(name: str) -> str:
-        return SYSTEMS[name].format(output_dim=args.hidden_size // 2)  # that of RNNSearch's maxout layer
+        return SYSTEMS[name].format(output_dim=args.hidden_size // 2)  # as RNNSearch's maxout layer
 
     first, second = (build_system(name, [*common, *arguments_of(name).split()], "cpu") for name in names)
     first.task.load_dataset("train")
@@ -91,11 +90,11 @@ def compare_pair(args: argparse.Namespace, names: List[str]) -> List[Dict[str, A
         "training": lambda system: train_on(system, training),
         "decoding": lambda system: decode(system, decoding, args.beam, args.length),
     }
-    return [compare(what, first, second, run, counts[what], args.blocks) for what, run in runs.items()]
+    return [compare_speed(what, first, second, run, counts[what], args.blocks) for what, run in runs.items()]
 
 
 def print_table(results: List[Dict[str, Any]]) -> None:
-    """Print the figures as a Markdown table."""
+    """Print the results as a Markdown table."""
     header = ["", "model", "beside", "tok/s", "beside tok/s", "ratio (min-max)", "allowed by count", "ratio / allowed"]
     print("| " + " | ".join(header) + " |")
     print("|" + " --- |" * len(header))
@@ -109,7 +108,7 @@ def print_table(results: List[Dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Compare every pair, print and store the figures."""
+    """Compare every pair, print and store the results."""
     logging.disable(logging.INFO)
     parser = get_parser(__doc__, batches=1)
     parser.add_argument("--embed-dim", type=int, default=620, help="of every model (default: the papers' 620)")

@@ -2,11 +2,11 @@
 
     python benchmarks/transformer_speed.py data-bin/X -s de -t en [--arch rcg_transformer] [--json speed.json]
 
-Both models run in one process over the same batches, in turn, block by block; the ratio of each pair of blocks is
-taken, and its median reported, beside the ratio that counting multiply-adds allows (``torch.utils.flop_counter`` over
-the matrix products of one batch, padding and output layer included, but for the padding of preceding sentences, and
-with both passes of an encoder that reads relations; a training step is three times the forward pass). Needs torch 2.3
-or later, for its counter.
+Both models run in one process over the same batches, in turns of several batches each (a block). The result is the
+median of the ratios of speeds of each pair of blocks. Beside it is the ratio that the number of multiply-adds allows.
+``torch.utils.flop_counter`` counts those of one batch's matrix products, including padding (but not that of preceding
+sentences), the output layer, and both passes of an encoder that reads relations. A training step counts as three
+forward passes. Needs torch 2.3 or later, for its counter.
 """
 
 import argparse
@@ -14,7 +14,8 @@ import json
 import logging
 import statistics
 import time
-from typing import Any, Callable, Dict, List, NamedTuple
+from functools import partial
+from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
 import torch
 from fairseq import options, tasks
@@ -25,6 +26,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tqdm import tqdm
 
 import fairseq_ctxgates  # noqa: F401  registers the architectures
+from fairseq_ctxgates.analysis.inference import required_streams
 
 # The setting of the Multi30k experiments in examples/rcg.
 SIZE = (
@@ -34,7 +36,7 @@ SIZE = (
 
 
 class System(NamedTuple):
-    """One model with what trains it."""
+    """A model with its task, criterion and optimizer."""
 
     name: str
     task: Any
@@ -54,7 +56,7 @@ def build_system(name: str, arguments: List[str], device: str) -> System:
 
 
 def first_batches(task: Any, count: int, max_tokens: int, device: str) -> List[Dict[str, Any]]:
-    """The first shuffled batches of the training split, with the side streams of the task's models."""
+    """The first shuffled batches of the training split, with the side streams that the task has loaded."""
     batches = task.get_batch_iterator(
         task.dataset("train"), max_tokens=max_tokens, required_batch_size_multiple=8, seed=1
     ).next_epoch_itr()
@@ -68,15 +70,15 @@ def _to(value: Any, device: str) -> Any:
 
 
 def net_input(system: System, batch: Dict[str, Any]) -> Dict[str, Any]:
-    """The part of a batch's input that the system's model knows."""
+    """The part of a batch's input that the system's model takes."""
     known = {"src_tokens", "src_lengths", "prev_output_tokens"}
-    if getattr(system.model, "required_streams", ()):
+    if required_streams(system.model):
         return dict(batch["net_input"])
     return {name: value for name, value in batch["net_input"].items() if name in known}
 
 
 def without_padding(batch: Dict[str, Any]) -> Dict[str, Any]:
-    """A batch as large as this one, with preceding sentences that have the mean of their lengths: for counting only."""
+    """The batch with its preceding sentences cut to their mean length; for counting multiply-adds only."""
     preceding = batch["net_input"].get("preceding_tokens")
     if preceding is None:
         return batch
@@ -109,7 +111,7 @@ def decode(system: System, batches: List[Dict[str, Any]], beam: int, length: int
 
 def multiply_adds(run: Callable[[], Any]) -> int:
     """The multiply-adds of the matrix products that a call makes."""
-    # The counter knows no products of attention's own kernels on a CPU.
+    # On a CPU the counter does not see the products in attention's fused kernels.
     with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
         run()
     return counter.get_total_flops() // 2
@@ -121,10 +123,17 @@ def forward(system: System, batch: Dict[str, Any]) -> None:
     system.model(**net_input(system, batch))
 
 
-def compare(
+def compare_speed(
     what: str, stock: System, ours: System, run: Callable[[System], int], counts: Dict[str, int], blocks: int
 ) -> Dict[str, Any]:
-    """Time ``run`` on both systems in turn and put the ratio of speeds beside that of the multiply-adds."""
+    """The speeds of two systems, their ratio, and the ratio that their multiply-adds allow.
+
+    Args:
+        what: name of the measurement
+        run: does the work to measure, and returns the number of tokens
+        counts: the multiply-adds of each system, by its name
+        blocks: how many times each system runs
+    """
     speeds: Dict[str, List[float]] = {stock.name: [], ours.name: []}
     for system in (stock, ours):
         run(system)  # warm up
@@ -150,7 +159,7 @@ def compare(
 
 
 def print_table(results: List[Dict[str, Any]], stock: str, ours: str) -> None:
-    """Print the figures as a Markdown table."""
+    """Print the results as a Markdown table."""
     header = ["", f"{stock} tok/s", f"{ours} tok/s", "ratio (min-max)", "allowed by count", "ratio / allowed"]
     print("| " + " | ".join(header) + " |")
     print("|" + " --- |" * len(header))
@@ -176,27 +185,20 @@ def get_parser(description: str, batches: int) -> argparse.ArgumentParser:
     parser.add_argument("--length", type=int, default=20, help="tokens that decoding makes of each sentence")
     parser.add_argument("--threads", type=int, default=None, help="threads of torch (default: torch's choice)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--json", help="also write the figures to this file")
+    parser.add_argument("--json", help="also write the results to this file")
     return parser
 
 
 def store(path: str, device: str, size: str, results: List[Dict[str, Any]]) -> None:
-    """Write the figures and what they were measured on to a JSON file."""
+    """Write the results, with device and size, to a JSON file."""
     report = {"torch": torch.__version__, "device": device, "size": size, "results": results}
     with open(path, "w", encoding="utf-8") as stream:
         json.dump(report, stream, indent=2)
         stream.write("\n")
 
 
-def main() -> None:
-    """Build both systems, compare them, print and store the figures."""
-    logging.disable(logging.INFO)
-    parser = get_parser(__doc__, batches=3)
-    parser.add_argument("--arch", default="rcg_transformer", help="architecture beside stock (default: %(default)s)")
-    parser.add_argument("--size", default=SIZE, help="fairseq-train options of both models (default: %(default)s)")
-    args = parser.parse_args()
-    if args.threads:
-        torch.set_num_threads(args.threads)
+def build_systems(args: argparse.Namespace) -> Tuple[System, System]:
+    """Stock fairseq's transformer and the architecture of ``--arch``, of the same size."""
     common = [args.data, "-s", args.source_lang, "-t", args.target_lang, "--label-smoothing", "0.1"]
     common += ["--max-tokens", str(args.max_tokens), "--share-all-embeddings", *args.size.split()]
     stock = build_system(
@@ -206,30 +208,39 @@ def main() -> None:
     own = ["--criterion", "gate_regularized_cross_entropy" if gated else "label_smoothed_cross_entropy"]
     own += ["--load-gate-labels"] if gated else []
     ours = build_system(args.arch, [*common, "--task", "context_translation", "--arch", args.arch, *own], args.device)
+    return stock, ours
 
+
+def compare_systems(stock: System, ours: System, args: argparse.Namespace) -> List[Dict[str, Any]]:
+    """The speeds of training and decoding of both systems."""
     ours.task.load_dataset("train")
     train_batches = first_batches(ours.task, args.batches, args.max_tokens, args.device)
     decode_batches = first_batches(ours.task, 1, args.max_tokens // args.beam, args.device)
     counted = [without_padding(decode_batches[0])]
-    decode_counts = {
-        system.name: multiply_adds(lambda: decode(system, counted, args.beam, args.length))  # noqa: B023
-        for system in (stock, ours)
+    decode_counts, train_counts = {}, {}
+    for system in (stock, ours):
+        decode_counts[system.name] = multiply_adds(partial(decode, system, counted, args.beam, args.length))
+        train_counts[system.name] = sum(
+            3 * multiply_adds(partial(forward, system, without_padding(batch))) for batch in train_batches
+        )
+    runs: Dict[str, Tuple[Callable[[System], int], Dict[str, int]]] = {
+        "training": (lambda system: train_on(system, train_batches), train_counts),
+        "decoding": (lambda system: decode(system, decode_batches, args.beam, args.length), decode_counts),
     }
-    train_counts = {
-        system.name: sum(3 * multiply_adds(lambda: forward(system, without_padding(batch))) for batch in train_batches)  # noqa: B023
-        for system in (stock, ours)
-    }
-    results = [
-        compare("training", stock, ours, lambda s: train_on(s, train_batches), train_counts, args.blocks),
-        compare(
-            "decoding",
-            stock,
-            ours,
-            lambda s: decode(s, decode_batches, args.beam, args.length),
-            decode_counts,
-            args.blocks,
-        ),
-    ]
+    return [compare_speed(what, stock, ours, run, counts, args.blocks) for what, (run, counts) in runs.items()]
+
+
+def main() -> None:
+    """Build both systems, compare them, print and store the results."""
+    logging.disable(logging.INFO)
+    parser = get_parser(__doc__, batches=3)
+    parser.add_argument("--arch", default="rcg_transformer", help="architecture beside stock (default: %(default)s)")
+    parser.add_argument("--size", default=SIZE, help="fairseq-train options of both models (default: %(default)s)")
+    args = parser.parse_args()
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    stock, ours = build_systems(args)
+    results = compare_systems(stock, ours, args)
     print(f"torch {torch.__version__}, {args.device}, {torch.get_num_threads()} threads, {args.size}")
     print_table(results, stock.name, ours.name)
     if args.json:

@@ -1,7 +1,8 @@
-# What the experiments' scripts share. They source it and set: work (the folder all is made in), source and target (the
-# languages), systems (names of those to train), text (the folder that the text is in). Nothing that is there already is
-# made again: an interrupted script goes on where it stopped.
+# Functions of the experiments' scripts. A script sets these variables, then sources this file: work (the folder for all
+# files made), source and target (the languages), systems (the names of the systems to train), text (the folder of the
+# text). Existing files are not made again, so an interrupted script continues where it stopped.
 user_dir=$(ctxgates user-dir)
+mkdir -p "$work"
 
 copy_text() { # NAME...: $text/NAME, or $text/NAME.gz unpacked, to $work
     local name
@@ -43,4 +44,16 @@ translate() { # SYSTEM NAME OPTIONS...: the test set into $work/NAME.hyp, tokeni
         grep '^D-' "$work/$name.out" | sort -t- -k2 -n | cut -f3 >"$work/$name.hyp.part"
         mv "$work/$name.hyp.part" "$work/$name.hyp"
     }
+}
+
+compare_systems() { # OPTIONS...: translate the test set with every system, and compare the systems; the array scored then has
+    # the options that name references and systems, for further analyses
+    local name hypotheses=()
+    for name in "${systems[@]}"; do
+        hypotheses+=("$work/$name.hyp")
+        translate "$name" "$name" "$@"
+    done
+    # The text is tokenised already, so BLEU counts its tokens as they are.
+    scored=(--ref "$work/test.$target" --sys "${hypotheses[@]}" --tokenize none)
+    ctxgates analyze compare "${scored[@]}"
 }

@@ -120,7 +120,8 @@ def corenlp_url() -> Iterator[str]:
     """The address of a real CoreNLP server. Where Java or CoreNLP is not there the test is skipped, or fails if the
     environment variable CTXGATES_REQUIRE_CORENLP is set."""
     from fairseq_ctxgates.errors import UserError
-    from fairseq_ctxgates.relations.extraction.corenlp import ManagedServer, check_installation, request_properties
+    from fairseq_ctxgates.relations.extraction.corenlp import request_properties
+    from fairseq_ctxgates.relations.extraction.corenlp_server import ManagedServer, check_installation
 
     try:
         check_installation()

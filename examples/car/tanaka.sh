@@ -3,9 +3,9 @@
 # eight systems of Chen et al. 2017; the same budget for all.
 #     examples/car/tanaka.sh TEXT_FOLDER [WORK_FOLDER]
 # TEXT_FOLDER holds {train,valid}.{ja,en} (or .gz), tokenised; the last TEST lines of train are the test set. From the
-# environment: VOCABULARY (words a side), EMBED and HIDDEN (widths), TEST, EPOCHS, SEED, SYSTEMS (names, of those below),
-# EXTRA (more fairseq-train options, such as --cpu or --fp16), DECODING (the same for fairseq-generate). What is there
-# already is not made again.
+# environment: VOCABULARY (words a language), EMBED and HIDDEN (widths), TEST, EPOCHS, SEED, SYSTEMS (names, of those below),
+# EXTRA (more fairseq-train options, such as --cpu or --fp16), DECODING (the same for fairseq-generate). Existing
+# files are not made again.
 set -euo pipefail
 [ $# -ge 1 ] || { sed -n '2,9s/^# //p' "$0" >&2; exit 2; }
 text=$1 work=${2:-tanaka} source=ja target=en
@@ -13,7 +13,6 @@ vocabulary=${VOCABULARY:-4000} test=${TEST:-2000}
 read -ra systems <<<"${SYSTEMS:-rnnsearch fcwm-encoder fcwm-decoder fcwm-both fcwm-all \
 ccwm-encoder ccwm-decoder ccwm-both ccwm-all}"
 . "$(dirname "$0")/../functions.sh"
-mkdir -p "$work"
 
 if [ ! -e "$work/data-bin/dict.en.txt" ]; then
     copy_text {train,valid}.{ja,en}
@@ -31,18 +30,10 @@ options="--task context_translation --encoder-embed-dim ${EMBED:-256} --encoder-
 train rnnsearch --arch rnnsearch $options
 for model in fcwm ccwm; do
     smoothing="--arch car_rnnsearch --smoothing $model"
-    for side in encoder decoder both; do
-        train "$model-$side" $smoothing --smoothing-side "$side" --smoothing-words unknown $options
+    for network in encoder decoder both; do
+        train "$model-$network" $smoothing --smoothing-side "$network" --smoothing-words unknown $options
     done
     train "$model-all" $smoothing --smoothing-side both --smoothing-words all $options
 done
-hypotheses=()
-for name in "${systems[@]}"; do
-    hypotheses+=("$work/$name.hyp")
-    translate "$name" "$name" --beam 4
-done
-
-# The text is tokenised already, so BLEU counts its tokens as they are.
-scored=(--ref "$work/test.en" --sys "${hypotheses[@]}" --tokenize none)
-ctxgates analyze compare "${scored[@]}"
+compare_systems --beam 4
 ctxgates analyze bleu-by-unknowns "$work/data-bin" -s ja -t en "${scored[@]}" --buckets 0,1

@@ -5,13 +5,12 @@
 # TEXT_FOLDER holds {train,valid,test}.{en,de} (or .gz), tokenised; CoreNLP is where `make corenlp` puts it, or in
 # CORENLP_HOME. From the environment: SYSTEMS (names, of those below), EPOCHS, SEED, EXTRA (more fairseq-train options, such
 # as --cpu or --fp16), DECODING (the same for fairseq-generate) and EXTRACTION (for ctxgates relations, such as --workers 8).
-# What is there already is not made again.
+# Existing files are not made again.
 set -euo pipefail
 [ $# -ge 1 ] || { sed -n '2,9s/^# //p' "$0" >&2; exit 2; }
 text=$1 work=${2:-multi30k-relations} source=en target=de
 read -ra systems <<<"${SYSTEMS:-transformer compare_fusion transform gate}"
 . "$(dirname "$0")/../functions.sh"
-mkdir -p "$work"
 
 if [ ! -e "$work/data-bin/dict.de.txt" ]; then
     copy_text {train,valid,test}.{en,de}
@@ -28,12 +27,4 @@ train transformer --arch transformer $options
 train compare_fusion --arch fra_transformer --relation-ablation compare $options
 train transform --arch fra_transformer --load-relations --relation-fusion transform $options
 train gate --arch fra_transformer --load-relations --relation-fusion gate $options
-
-hypotheses=()
-for name in "${systems[@]}"; do
-    hypotheses+=("$work/$name.hyp")
-    translate "$name" "$name" --beam 5
-done
-# The text is tokenised already, so BLEU counts its tokens as they are.
-scored=(--ref "$work/test.de" --sys "${hypotheses[@]}" --tokenize none)
-ctxgates analyze compare "${scored[@]}"
+compare_systems --beam 5

@@ -4,13 +4,12 @@
 #     examples/isg/documents.sh TEXT_FOLDER [WORK_FOLDER]
 # TEXT_FOLDER holds {train,valid,test}.{en,de,docids} (or .gz), not tokenised. BASELINE_EPOCHS, EPOCHS, SEED, EXTRA (more
 # fairseq-train options, such as --cpu or --fp16) and DECODING (more fairseq-generate options) come from the environment.
-# What is there already is not made again. Needs sacremoses (pip install sacremoses).
+# Existing files are not made again. Needs sacremoses (pip install sacremoses).
 set -euo pipefail
 [ $# -ge 1 ] || { sed -n '2,8s/^# //p' "$0" >&2; exit 2; }
 text=$1 work=${2:-documents} source=en target=de
 systems=(baseline transformer concatenation isg)
 . "$(dirname "$0")/../functions.sh"
-mkdir -p "$work"
 
 if [ ! -e "$work/data-bin/dict.de.txt" ]; then
     copy_text {train,valid,test}.{en,de,docids}

@@ -1,7 +1,7 @@
 """Make the quick start's parallel corpus: toy English to toy German, from a seed.
 
-Every document has five sentences, in which each method of this project finds something that a plain Transformer lacks
-(``docs`` and ``README.md`` say what is expected of which model):
+Every document has five sentences. Some of their words can be translated only with what one of this project's methods
+reads or learns; ``README.md`` says what is expected of which model:
 
 ===================  ==========================================  ================================================
 construction         example                                     what decides the probed word
@@ -24,7 +24,7 @@ For each split (``train``, ``valid``, ``test`` and a ``probe-NAME`` for each con
   numbers are positions among the source words, from 0;
 
 and for a probe ``SPLIT.probed.tsv``: a row for each probed target word, with its line and its position in the line
-(both from 1), the word, and the rival that a model which does not see what decides would choose as often, or rather.
+(both from 1), the word, and its rival, which a model without the deciding information would choose as often or more.
 
 A seed gives the same bytes on every version of Python: only ``random.Random.random()`` is drawn from, which Python
 promises not to change.
@@ -133,7 +133,7 @@ Document = List[Sentence]
 
 
 def pick(rng: random.Random, items: Sequence[T]) -> T:
-    """One of the items, each as likely."""
+    """One of the items, with equal probabilities."""
     return items[int(rng.random() * len(items))]
 
 
@@ -150,7 +150,7 @@ def topic_sentence(verb: str, topic: str) -> Sentence:
 
 
 def ambiguous_sentence(adjective: str, word: str, topic: str) -> Sentence:
-    """A sentence whose last word is translated by the class of the topic before it, which it does not name."""
+    """A sentence whose last word has a translation for each class of topics; the preceding sentence names the topic."""
     nature, industry = AMBIGUOUS_WORDS[word]
     sense, rival = (nature, industry) if topic in NATURE_TOPICS else (industry, nature)
     return Sentence(
@@ -161,10 +161,10 @@ def ambiguous_sentence(adjective: str, word: str, topic: str) -> Sentence:
 
 
 def relation_sentence(words: Sequence[str], verbs_crossed: bool, patients_crossed: bool) -> Sentence:
-    """Two clauses folded into ``N1 N2 V1 V2 O1 O2``; its tuples alone say which verb and patient are whose.
+    """Two clauses as ``N1 N2 V1 V2 O1 O2``; only its tuples say which verb and which patient each agent has.
 
-    The first agent's verb is V2 where the verbs are crossed, and its patient O2 where the patients are. The first verb
-    and the first patient of the target are probed: the second clause has what is left.
+    The first agent's verb is V2 if the verbs are crossed, and its patient is O2 if the patients are. The first verb and
+    the first patient of the target are probed; the second clause has the other verb and patient.
     """
     agents, verbs, patients = words[:2], words[2:4], words[4:]
     a, b = int(verbs_crossed), int(patients_crossed)
@@ -206,9 +206,9 @@ def unknown_sentence(left: str, right: str, adverb: str) -> Sentence:
 
 
 def probed_objects(verb: str) -> List[str]:
-    """The objects which a trap verb has in the probe only: the five behind its usual one in the table, cyclically.
+    """The objects that a trap verb has in the probe only: the five after its usual object in the table, cyclically.
 
-    The four others are the exceptions in the training text.
+    The four remaining objects are the exceptions in the training text.
     """
     objects = list(TRAP_OBJECTS)
     usual = list(TRAP_VERBS).index(verb)
@@ -216,7 +216,7 @@ def probed_objects(verb: str) -> List[str]:
 
 
 def probed_neighbours() -> List[Tuple[str, str]]:
-    """The pairs of neighbours that are in the probe only: each word is in one pair of either class."""
+    """The pairs of neighbours that are in the probe only; each word is in one pair of either class."""
     pairs = itertools.product(enumerate(LEFT_NEIGHBOURS), enumerate(RIGHT_NEIGHBOURS))
     return [(left, right) for (i, left), (j, right) in pairs if (i + j) % (len(LEFT_NEIGHBOURS) // 2) == 0]
 
@@ -261,7 +261,8 @@ def draw_document(rng: random.Random) -> Document:
 def preceding_probe(rng: random.Random, seen: Set[Tuple[str, str]]) -> Iterator[Document]:
     """Minimal pairs: two documents, of a nature topic and an industry topic, that end with the same source sentence.
 
-    ``seen`` are the pairs of adjacent source sentences of the training text: no document of the probe is one of them.
+    Args:
+        seen: pairs of adjacent source sentences of the training text, which no document of the probe may be
     """
     for adjective, word in itertools.product(ADJECTIVES, AMBIGUOUS_WORDS):
         made = 0
@@ -270,13 +271,13 @@ def preceding_probe(rng: random.Random, seen: Set[Tuple[str, str]]) -> Iterator[
             topics = [pick(rng, list(table)) for table in (NATURE_TOPICS, INDUSTRY_TOPICS)]
             pair = [[topic_sentence(verb, topic), ambiguous_sentence(adjective, word, topic)] for topic in topics]
             if not any((first.source, second.source) in seen for first, second in pair):
-                # Topic sentences are there to be read before the probed one: they are not probed themselves.
+                # Topic sentences are only context of the probed sentences: they are not probed themselves.
                 yield from pair
                 made += 1
 
 
 def relation_probe(rng: random.Random, seen: Set[str]) -> Iterator[Document]:
-    """Sentences, each under all four assignments of verbs and patients; ``seen``: the training text's sources."""
+    """Sentences, each under all four assignments of verbs and patients; no source sentence of the training text."""
     made = 0
     while made < RELATION_PROBES:
         words = draw_relation_words(rng)
@@ -321,7 +322,7 @@ def tuples_line(sentence: Sentence) -> str:
 
 
 def write_lines(path: Path, lines: Sequence[str]) -> None:
-    """Write UTF-8 lines that end in a line feed on every system."""
+    """Write lines in UTF-8, with a line feed as their end on every system."""
     path.write_bytes("".join(f"{line}\n" for line in lines).encode("utf-8"))
 
 

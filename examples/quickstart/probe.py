@@ -2,9 +2,9 @@
 
 ``python probe.py data-bin --path checkpoint.pt --probes test1=corpus/probe-preceding.probed.tsv ...``
 
-The decoder reads the reference, and a probed word counts as right when the model ranks it first, of all words of the
-vocabulary, given the source and the reference's words before it. (A word of several sub-words needs each of them.) So
-what is scored is the probed word alone, and no earlier error of the translation.
+The decoder's input is the reference. A probed word is right if the model ranks it first of the whole vocabulary, given
+the source and the preceding words of the reference; a word of several sub-words is right if each sub-word is. So only
+the probed word is scored, and no earlier error of a translation counts.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 import torch
 
-from fairseq_ctxgates.analysis.inference import Inference, add_batch_options, quiet_logging
+from fairseq_ctxgates.analysis.analysis import quiet_logging
+from fairseq_ctxgates.analysis.inference import Inference, add_batch_options
 from fairseq_ctxgates.errors import UserError, exit_on_user_error
 
 CONTINUES = "@@"  # how subword-nmt ends a sub-word that is not the last of its word
 
 
 def read_probed(path: Path) -> Dict[int, List[Tuple[int, str]]]:
-    """The probed words of each line that has any: their position in the line and the word; both numbers from 1."""
+    """The position and the word of each probed word, by the number of its line; both numbers count from 1."""
     try:
         with open(path, encoding="utf-8", newline="") as stream:
             rows = list(csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE))
@@ -38,7 +39,7 @@ def read_probed(path: Path) -> Dict[int, List[Tuple[int, str]]]:
 
 
 def join_words(tokens: Sequence[str], ranked_first: Sequence[str]) -> List[Tuple[str, bool]]:
-    """The words of a target sentence, and of each whether the model ranks all its sub-words first."""
+    """The words of a target sentence, each with whether the model ranks all its sub-words first."""
     words, word, right = [], "", True
     for token, first in zip(tokens, ranked_first):
         right = right and token == first
@@ -53,10 +54,10 @@ def join_words(tokens: Sequence[str], ranked_first: Sequence[str]) -> List[Tuple
 def score_probe(
     inference: Inference, split: str, path: Path, max_tokens: Optional[int] = None, batch_size: Optional[int] = None
 ) -> Tuple[int, int]:
-    """How many of the probed words of a split are ranked first, and how many are probed.
+    """The number of a split's probed words that are ranked first, and the number of all its probed words.
 
     Raises:
-        UserError: a probed word is not where the probe says.
+        UserError: a probed word is not in the place that the probe's file says.
     """
     probed, right = read_probed(path), 0
     dictionary = inference.task.target_dictionary

@@ -3,13 +3,12 @@
 #     examples/rcg/multi30k.sh TEXT_FOLDER [WORK_FOLDER]
 # TEXT_FOLDER holds {train,valid,test}.{de,en} (or .gz), tokenised. From the environment: SYSTEMS, the names of those below
 # (default: the three on the Transformer), EPOCHS, SEED, EXTRA (more fairseq-train options, such as --cpu or --fp16) and
-# DECODING (the same for fairseq-generate). What is there already is not made again.
+# DECODING (the same for fairseq-generate). Existing files are not made again.
 set -euo pipefail
 [ $# -ge 1 ] || { sed -n '2,7s/^# //p' "$0" >&2; exit 2; }
 text=$1 work=${2:-multi30k} source=de target=en
 read -ra systems <<<"${SYSTEMS:-transformer context_gates regularized_context_gates}"
 . "$(dirname "$0")/../functions.sh"
-mkdir -p "$work"
 
 if [ ! -e "$work/data-bin/dict.en.txt" ]; then
     copy_text {train,valid,test}.{de,en}
@@ -30,15 +29,7 @@ size="--encoder-embed-dim 256 --encoder-hidden-size 256"
 train rnnsearch --task context_translation --arch rnnsearch $size $options
 train rnnsearch_context_gates --arch ctxgate_rnnsearch $size $options $gated --gate-lambda 0
 train rnnsearch_regularized_context_gates --arch ctxgate_rnnsearch $size $options $gated --gate-lambda 1.0
-
-hypotheses=()
-for name in "${systems[@]}"; do
-    hypotheses+=("$work/$name.hyp")
-    translate "$name" "$name" --beam 4
-done
-# The text is tokenised already, so BLEU counts its tokens as they are.
-scored=(--ref "$work/test.en" --sys "${hypotheses[@]}" --tokenize none)
-ctxgates analyze compare "${scored[@]}"
+compare_systems --beam 4
 for name in "${systems[@]}"; do
     [[ $name == *context_gates ]] || continue
     ctxgates analyze gates "$work/data-bin" -s de -t en --path "$work/$name/checkpoint_best.pt" --gen-subset valid \

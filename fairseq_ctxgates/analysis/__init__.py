@@ -5,30 +5,40 @@ from __future__ import annotations
 import argparse
 import sys
 from importlib import import_module
-from typing import Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
 
-# Name of the analysis: (module whose main() runs it, what it shows)
+if TYPE_CHECKING:
+    from fairseq_ctxgates.analysis.analysis import Analysis
+
+# Name of the analysis: (module of this package and class, what the analysis shows). Importing a module takes seconds.
 ANALYSES: Dict[str, Tuple[str, str]] = {
     "forced-decoding": (
-        "fairseq_ctxgates.analysis.forced_decoding",
+        "forced_decoding:ForcedDecodingAnalysis",
         "error rate of forced decoding, and how many errors are of context selection",
     ),
-    "bleu-by-length": ("fairseq_ctxgates.analysis.bleu_by_length", "BLEU by the length of the source sentence"),
-    "bleu-by-unknowns": ("fairseq_ctxgates.analysis.bleu_by_unknowns", "BLEU by the number of unknown source words"),
-    "compare": ("fairseq_ctxgates.analysis.compare", "BLEU, chrF and paired bootstrap of several systems"),
+    "bleu-by-length": ("bleu_by_length:BLEUByLengthAnalysis", "BLEU by the length of the source sentence"),
+    "bleu-by-unknowns": ("bleu_by_unknowns:BLEUByUnknownsAnalysis", "BLEU by the number of unknown source words"),
+    "compare": ("compare:ComparisonAnalysis", "BLEU, chrF and paired bootstrap of several systems"),
     "attention-entropy": (
-        "fairseq_ctxgates.analysis.attention_entropy",
+        "attention_entropy:AttentionEntropyAnalysis",
         "entropy of the attention over the preceding sentence for each target word",
     ),
-    "coherence": ("fairseq_ctxgates.analysis.coherence", "mean cosine similarity of adjacent sentences"),
+    "coherence": ("coherence:CoherenceAnalysis", "mean cosine similarity of adjacent sentences"),
     "contrastive": (
-        "fairseq_ctxgates.analysis.contrastive",
+        "contrastive:ContrastiveAnalysis",
         "accuracy of scoring the right translation above wrong ones",
     ),
-    "cxmi": ("fairseq_ctxgates.analysis.cxmi", "how many bits the preceding sentence saves for each target word"),
-    "sweep": ("fairseq_ctxgates.analysis.sweep", "BLEU by the setting of one option, a model trained for each"),
-    "gates": ("fairseq_ctxgates.analysis.gates", "mean, variance and label agreement of context gates; a heat map"),
+    "cxmi": ("cxmi:CXMIAnalysis", "how many bits the preceding sentence saves for each target word"),
+    "sweep": ("sweep:SweepAnalysis", "BLEU by the setting of one option, a model trained for each"),
+    "gates": ("gates:GateAnalysis", "mean, variance and label agreement of context gates; a heat map"),
 }
+
+
+def get_analysis(name: str) -> Analysis:
+    """The analysis of this name; its module is imported here."""
+    module, _, class_name = ANALYSES[name][0].partition(":")
+    analysis: Analysis = getattr(import_module(f"{__name__}.{module}"), class_name)()
+    return analysis
 
 
 def get_parser() -> argparse.ArgumentParser:
@@ -49,4 +59,4 @@ def main(argv: Optional[List[str]] = None) -> None:
     """Run the analysis that the first argument names with the rest of the arguments."""
     arguments = sys.argv[1:] if argv is None else argv
     what = get_parser().parse_args(arguments[:1]).what
-    import_module(ANALYSES[what][0]).main(arguments[1:])
+    get_analysis(what).main(arguments[1:])

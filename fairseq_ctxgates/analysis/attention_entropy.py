@@ -6,9 +6,9 @@ For each target word of forced decoding the entropy of the attention over the pr
 
     H = - Σ_j α_j log2 α_j   bits,
 
-which is log2 n where attention is even over the n tokens of the preceding sentence. The paper's NULL sentence of three
-tokens has up to 1.58 = log2 3, so its logarithm is that of base 2. α is the mean over the heads. NULL sentences, which
-stand before a document's first, are counted apart from ordinary ones.
+which is log2 n for even attention over the n tokens of the preceding sentence. α is the mean over the heads. NULL
+sentences, which precede the first sentence of a document, are counted apart from ordinary sentences. The paper's NULL
+sentence of three tokens has an entropy of up to 1.58 = log2 3, so the paper's logarithm has base 2.
 """
 
 from __future__ import annotations
@@ -16,33 +16,49 @@ from __future__ import annotations
 import argparse
 import textwrap
 from dataclasses import asdict, dataclass
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from functools import partial
+from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fairseq_ctxgates.analysis.analysis import Analysis
 from fairseq_ctxgates.analysis.figures import colour, label_tokens, new_figure, token_width
-from fairseq_ctxgates.analysis.inference import Inference, add_inference_options, quiet_logging, reads_preceding
-from fairseq_ctxgates.analysis.report import Table, add_report_options, check_outputs, write_report
+from fairseq_ctxgates.analysis.inference import (
+    Batch,
+    Inference,
+    add_inference_options,
+    as_context_model,
+    reads_preceding,
+)
+from fairseq_ctxgates.analysis.report import Cell, Result, Table, add_report_options
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.inter_sentence.gate import preceding_input
+from fairseq_ctxgates.inter_sentence.mechanism import InterSentence
+from fairseq_ctxgates.mechanism import EncoderInput
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 KINDS = ("NULL", "ordinary")
 
 
 def attention_entropy(attention: Tensor) -> Tensor:
-    """H in bits, (batch, target length), of attention (heads, batch, target length, preceding length)."""
+    """H in bits, (batch, target length), of attention weights (heads, batch, target length, preceding length)."""
     return torch.special.entr(attention.float().mean(dim=0)).sum(dim=-1) / np.log(2)
 
 
 @dataclass(frozen=True)
 class SentenceEntropy:
-    """One sentence.
+    """The entropies over the target tokens of one sentence.
 
-    ``number``: in the split, from 1. ``preceding``: the words of the preceding sentence; None where it is NULL.
-    ``preceding_tokens``: n. ``tokens``: the target's, end of sentence included. ``layers``: the numbers of the layers
-    that attend to the preceding sentence. ``bits``: H, (layers, target length).
+    number: of the sentence in the split, from 1
+    preceding: the words of the preceding sentence; None if it is NULL
+    preceding_tokens: n
+    tokens: of the target, end of sentence included
+    layers: the numbers of the layers that attend to the preceding sentence
+    bits: H, (layers, target length)
     """
 
     number: int
@@ -59,16 +75,19 @@ class SentenceEntropy:
 
     @property
     def even_bits(self) -> float:
-        """log2 n, the entropy of attention that is even."""
+        """log2 n, the entropy of even attention."""
         return float(np.log2(self.preceding_tokens))
 
 
 @dataclass(frozen=True)
 class EntropySummary:
-    """What is said of a kind of preceding sentence in one layer, or in all, where every layer weighs the same.
+    """Statistics of the entropy after one kind of preceding sentence.
 
-    ``mean_bits`` and ``standard_deviation`` are over the target tokens; ``share_of_even`` is the mean of H / log2 n.
-    They are None where there is no such sentence.
+    kind: NULL or ordinary
+    layer: its number; None for all layers together, with equal weights
+    sentences, target_tokens: how many there are
+    mean_bits, standard_deviation: over the target tokens; None if there are no sentences
+    share_of_even: the mean of H / log2 n; None if there are no sentences
     """
 
     kind: str
@@ -81,7 +100,7 @@ class EntropySummary:
 
 
 def summarize(sentences: Sequence[SentenceEntropy]) -> List[EntropySummary]:
-    """The summaries of both kinds, of each layer and, where there are several, of all."""
+    """The summaries of both kinds: of each layer and, for several layers, of all together."""
     summaries = []
     for kind in KINDS:
         chosen = [sentence for sentence in sentences if sentence.kind == kind]
@@ -92,18 +111,16 @@ def summarize(sentences: Sequence[SentenceEntropy]) -> List[EntropySummary]:
         even = np.concatenate([np.full(len(sentence.tokens), sentence.even_bits) for sentence in chosen])
         rows: List[Tuple[Optional[int], np.ndarray]] = list(zip(chosen[0].layers, bits[:, None]))
         for layer, values in [*rows, (None, bits)] if len(rows) > 1 else rows:
-            summaries.append(
-                EntropySummary(
-                    kind,
-                    layer,
-                    len(chosen),
-                    len(even),
-                    float(values.mean()),
-                    float(values.std()),
-                    float((values / even).mean()),
-                )
-            )
+            mean, deviation, share = float(values.mean()), float(values.std()), float((values / even).mean())
+            summaries.append(EntropySummary(kind, layer, len(chosen), len(even), mean, deviation, share))
     return summaries
+
+
+def inter_sentence(inference: Inference) -> InterSentence:
+    """The mechanism of the model, with its options."""
+    model = as_context_model(inference.model)
+    assert model is not None
+    return model.mechanism(InterSentence)
 
 
 def check_model(inference: Inference) -> None:
@@ -112,26 +129,26 @@ def check_model(inference: Inference) -> None:
         raise UserError(
             f"{inference.path} has no inter-sentence gate: train with --arch isg_transformer, or --inter-sentence-gate"
         )
-    if inference.model.encoder.ablation == "random":
+    if inter_sentence(inference).options.inter_sentence_ablation == "random":
         raise UserError(f"{inference.path}: under the ablation 'random' nothing attends to the preceding sentence")
 
 
 @torch.no_grad()
-def read_entropies(inference: Inference, batch: Dict[str, Any]) -> Dict[int, Tensor]:
+def read_entropies(inference: Inference, batch: Batch) -> Dict[int, Tensor]:
     """H in bits, (batch, target length), by the number of the layer."""
-    _, extra = inference.model(**batch["net_input"], return_preceding_attention=True)
-    return {layer: attention_entropy(attention) for layer, attention in extra["preceding_attention"].items()}
+    _, extra = inference.model(**batch["net_input"], returns=("preceding_attention",))
+    weights: Dict[int, Tensor] = extra["preceding_attention"]
+    return {layer: attention_entropy(attention) for layer, attention in weights.items()}
 
 
-def sentence_entropies(inference: Inference, batch: Dict[str, Any]) -> Iterator[SentenceEntropy]:
-    """The sentences of a batch."""
+def sentence_entropies(inference: Inference, batch: Batch) -> Iterator[SentenceEntropy]:
+    """The entropies of each sentence of a batch."""
     encoder, source = inference.model.encoder, inference.task.source_dictionary
     target_dictionary = inference.task.target_dictionary
     entropies = read_entropies(inference, batch)
     bits = torch.stack([entropies[layer] for layer in sorted(entropies)]).cpu().double().numpy()
-    encoded = preceding_input(
-        batch["net_input"]["preceding_tokens"], encoder.ablation, source, int(encoder.max_positions())
-    )
+    given = EncoderInput(batch["net_input"]["src_tokens"], batch["net_input"], source, int(encoder.max_positions()))
+    encoded = inter_sentence(inference).sentences(given)["preceding"]
     for row, (number, target, preceding) in enumerate(zip(batch["id"].tolist(), batch["target"], encoded)):
         tokens = target[target != target_dictionary.pad()]
         preceding = preceding[preceding != source.pad()]
@@ -145,11 +162,11 @@ def sentence_entropies(inference: Inference, batch: Dict[str, Any]) -> Iterator[
         )
 
 
-def chosen_sentences(sentences: Sequence[SentenceEntropy], numbers: Optional[Sequence[int]]) -> List[SentenceEntropy]:
-    """The sentences of these numbers; without numbers the first after NULL and the first after an ordinary sentence.
+def drawn_sentences(sentences: Sequence[SentenceEntropy], numbers: Optional[Sequence[int]]) -> List[SentenceEntropy]:
+    """The sentences of these numbers; by default the first after NULL and the first after an ordinary sentence.
 
     Raises:
-        UserError: there is no such sentence.
+        UserError: no sentence has one of the numbers.
     """
     if numbers is None:
         firsts = (next((sentence for sentence in sentences if sentence.kind == kind), None) for kind in KINDS)
@@ -161,30 +178,34 @@ def chosen_sentences(sentences: Sequence[SentenceEntropy], numbers: Optional[Seq
     return [by_number[number] for number in numbers]
 
 
-def entropy_figure(sentences: Sequence[SentenceEntropy]) -> Any:
-    """A matplotlib figure: for each sentence the curve of H over its target words, of each layer and of their mean."""
+def entropy_figure(sentences: Sequence[SentenceEntropy]) -> Figure:
+    """For each sentence the curve of H over its target words, of each layer and of the layers' mean."""
     width = token_width(max(len(sentence.tokens) for sentence in sentences))
     figure = new_figure(width, 3.4 * len(sentences))
     for axes, sentence in zip(figure.subplots(len(sentences), 1, squeeze=False)[:, 0], sentences):
-        for row, layer in enumerate(sentence.layers):
-            axes.plot(sentence.bits[row], marker=".", linewidth=1, color=colour(row), label=f"layer {layer}")
-        if len(sentence.layers) > 1:
-            axes.plot(sentence.bits.mean(axis=0), linewidth=2.5, color="black", label="mean of the layers")
-        axes.axhline(sentence.even_bits, linestyle="--", color="grey", label="even: log2 n")
-        label_tokens(axes, sentence.tokens)
-        axes.set_xlim(-0.6, len(sentence.tokens) - 0.4)
-        axes.set_ylim(0, 1.12 * sentence.even_bits)
-        axes.set_ylabel("entropy (bits)")
+        _draw_curves(axes, sentence)
         before = "NULL" if sentence.preceding is None else f"“{sentence.preceding}”"
         title = f"Sentence {sentence.number}, after {before} (n = {sentence.preceding_tokens})"
         axes.set_title(textwrap.fill(title, int(width * 10)), fontsize=10)
-        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=9)
     axes.set_xlabel("target token, given the reference before it")
     return figure
 
 
+def _draw_curves(axes: Axes, sentence: SentenceEntropy) -> None:
+    for row, layer in enumerate(sentence.layers):
+        axes.plot(sentence.bits[row], marker=".", linewidth=1, color=colour(row), label=f"layer {layer}")
+    if len(sentence.layers) > 1:
+        axes.plot(sentence.bits.mean(axis=0), linewidth=2.5, color="black", label="mean of the layers")
+    axes.axhline(sentence.even_bits, linestyle="--", color="grey", label="even: log2 n")
+    label_tokens(axes, sentence.tokens)
+    axes.set_xlim(-0.6, len(sentence.tokens) - 0.4)
+    axes.set_ylim(0, 1.12 * sentence.even_bits)
+    axes.set_ylabel("entropy (bits)")
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=9)
+
+
 def summary_table(summaries: Sequence[EntropySummary]) -> Table:
-    """The summaries, a row each."""
+    """A row for each summary."""
     columns = {
         "preceding sentence": "",
         "layer": "d",
@@ -194,17 +215,15 @@ def summary_table(summaries: Sequence[EntropySummary]) -> Table:
         "st. dev.": ".3f",
         "of log2 n": ".1%",
     }
-    rows = []
+    rows: List[List[Cell]] = []
     for summary in summaries:
-        values = asdict(summary)
+        values = {**asdict(summary), "layer": "all" if summary.layer is None else summary.layer}
         rows.append([*values.values()])
-        if summary.layer is None:
-            rows[-1][1] = "all"
     return Table(columns, rows)
 
 
 def token_table(sentences: Sequence[SentenceEntropy]) -> Table:
-    """Every target token, a row each."""
+    """A row for each target token."""
     columns = {"sentence": "d", "preceding sentence": "", "n": "d", "position": "d", "token": ""}
     columns.update({f"entropy of layer {layer} (bits)": ".4f" for layer in sentences[0].layers})
     return Table(
@@ -217,51 +236,51 @@ def token_table(sentences: Sequence[SentenceEntropy]) -> Table:
     )
 
 
-def get_parser() -> argparse.ArgumentParser:
-    """The command's options."""
-    parser = argparse.ArgumentParser(
-        prog="ctxgates analyze attention-entropy",
-        description="Entropy, in bits, of the attention over the preceding sentence for each target word, with NULL "
-        "and ordinary preceding sentences apart.",
-    )
-    add_inference_options(parser)
-    add_report_options(parser, csv="the entropy of each target token", figure="the curves of some sentences")
-    parser.add_argument(
-        "--sentence",
-        type=int,
-        nargs="+",
-        metavar="N",
-        help="the sentences drawn, from 1 (default: the first after NULL and the first after an ordinary sentence)",
-    )
-    return parser
+class AttentionEntropyAnalysis(Analysis):
+    """Entropy, in bits, of the attention over the preceding sentence for each target word, with NULL and ordinary
+    preceding sentences apart.
+    """
 
+    name = "attention-entropy"
 
-def main(argv: Optional[Sequence[str]] = None) -> None:
-    """Print the table; write the files and the figure that are asked for."""
-    args = get_parser().parse_args(argv)
-    check_outputs(args)
-    quiet_logging()
-    inference = Inference.from_options(args)
-    check_model(inference)
-    sentences = sorted(
-        (
-            sentence
-            for batch in inference.batches(args.gen_subset, args.max_tokens, args.batch_size)
-            for sentence in sentence_entropies(inference, batch)
-        ),
-        key=lambda sentence: sentence.number,
-    )
-    if not sentences:
-        raise UserError(f"every sentence of {args.gen_subset} of {args.data} is too long for {args.path}")
-    drawn = chosen_sentences(sentences, args.sentence) if args.figure else []
-    summaries = summarize(sentences)
-    print(f"attention of {args.path} over the preceding sentences of {args.gen_subset} of {args.data}")
-    print(summary_table(summaries).text())
-    report = {
-        "path": args.path,
-        "data": args.data,
-        "split": args.gen_subset,
-        "unit": "bits",
-        "summary": [asdict(summary) for summary in summaries],
-    }
-    write_report(args, report, token_table(sentences), entropy_figure(drawn) if drawn else None)
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """The model, the split, the files to write and the sentences drawn."""
+        add_inference_options(parser)
+        add_report_options(parser, csv="the entropy of each target token", figure="the curves of some sentences")
+        parser.add_argument(
+            "--sentence",
+            type=int,
+            nargs="+",
+            metavar="N",
+            help="the sentences drawn, from 1 (default: the first after NULL and the first after an ordinary sentence)",
+        )
+
+    def run(self, args: argparse.Namespace) -> Result:
+        """Measure the entropy of every target token of the split."""
+        inference = Inference.from_options(args)
+        check_model(inference)
+        sentences = sorted(
+            (
+                sentence
+                for batch in inference.batches(args.gen_subset, args.max_tokens, args.batch_size)
+                for sentence in sentence_entropies(inference, batch)
+            ),
+            key=lambda sentence: sentence.number,
+        )
+        if not sentences:
+            raise UserError(f"every sentence of {args.gen_subset} of {args.data} is too long for {args.path}")
+        drawn = drawn_sentences(sentences, args.sentence) if args.figure else []
+        summaries = summarize(sentences)
+        return Result(
+            headline=f"attention of {args.path} over the preceding sentences of {args.gen_subset} of {args.data}",
+            tables=[summary_table(summaries)],
+            report={
+                "path": args.path,
+                "data": args.data,
+                "split": args.gen_subset,
+                "unit": "bits",
+                "summary": [asdict(summary) for summary in summaries],
+            },
+            csv=token_table(sentences),
+            figure=partial(entropy_figure, drawn) if drawn else None,
+        )

@@ -5,24 +5,22 @@
 
 from __future__ import annotations
 
-from typing import List, Optional, Sequence
+import argparse
+from typing import List, Sequence
 
 from fairseq.data import Dictionary
 
-from fairseq_ctxgates.analysis import buckets
+from fairseq_ctxgates.analysis.buckets import BucketAnalysis
 from fairseq_ctxgates.analysis.systems import join_subwords
 
 
-def main(argv: Optional[Sequence[str]] = None) -> None:
-    """Run ``ctxgates analyze bleu-by-length``."""
-    parser = buckets.get_parser(
-        "ctxgates analyze bleu-by-length",
-        "BLEU of one or more systems, and the differences to the first, by the length of the source sentence in words.",
-        buckets="10,20,30,40,50",
-    )
-    args = parser.parse_args(argv)
+class BLEUByLengthAnalysis(BucketAnalysis):
+    """BLEU of one or more systems, and the differences to the first, by the length of the source sentence in words."""
 
-    def lengths(source: Sequence[str], dictionary: Dictionary) -> List[int]:
+    name = "bleu-by-length"
+    unit = "source words"
+    default_bounds = "10,20,30,40,50"
+
+    def count(self, source: Sequence[str], dictionary: Dictionary, args: argparse.Namespace) -> List[int]:
+        """The number of words of each sentence."""
         return [len(line.split()) for line in join_subwords(source, args.remove_bpe)]
-
-    buckets.run(args, "source words", lengths)

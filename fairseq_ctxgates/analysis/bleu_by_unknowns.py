@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from typing import List, Optional, Sequence
+import argparse
+from typing import List, Sequence
 
 from fairseq.data import Dictionary
 
-from fairseq_ctxgates.analysis import buckets
+from fairseq_ctxgates.analysis.buckets import BucketAnalysis
 
 
 def unknown_words(source: Sequence[str], dictionary: Dictionary) -> List[int]:
@@ -18,12 +19,15 @@ def unknown_words(source: Sequence[str], dictionary: Dictionary) -> List[int]:
     return [sum(dictionary.index(token) == unknown for token in line.split()) for line in source]
 
 
-def main(argv: Optional[Sequence[str]] = None) -> None:
-    """Run ``ctxgates analyze bleu-by-unknowns``."""
-    parser = buckets.get_parser(
-        "ctxgates analyze bleu-by-unknowns",
-        "BLEU of one or more systems, and the differences to the first, by the number of words of the source sentence "
-        "that are not in the data directory's dictionary, each counted as often as it stands there.",
-        buckets="0,1,2,3,4,5,6,7",
-    )
-    buckets.run(parser.parse_args(argv), "unknown source words", unknown_words)
+class BLEUByUnknownsAnalysis(BucketAnalysis):
+    """BLEU of one or more systems, and the differences to the first, by the number of words of the source sentence that
+    are not in the data directory's dictionary, each counted as often as it stands there.
+    """
+
+    name = "bleu-by-unknowns"
+    unit = "unknown source words"
+    default_bounds = "0,1,2,3,4,5,6,7"
+
+    def count(self, source: Sequence[str], dictionary: Dictionary, args: argparse.Namespace) -> List[int]:
+        """The number of unknown tokens of each sentence."""
+        return unknown_words(source, dictionary)

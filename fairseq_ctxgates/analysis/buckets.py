@@ -1,32 +1,42 @@
-"""BLEU by buckets of the source sentences: what ``bleu-by-length`` and ``bleu-by-unknowns`` have in common.
+"""The base of ``bleu-by-length`` and ``bleu-by-unknowns``: BLEU by buckets of the source sentences.
 
 A system's BLEU in a bucket is the corpus BLEU of the bucket's sentences, by sacreBLEU. The first system is the
-baseline, and the others are also shown by their difference to it.
+baseline; for every later system the difference to the baseline is shown too.
 """
 
 from __future__ import annotations
 
 import argparse
 import bisect
+from abc import abstractmethod
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, ClassVar, Dict, List, Optional, Sequence, Tuple
 
-from fairseq import utils
 from fairseq.data import Dictionary
 from sacrebleu.metrics import BLEU
 
+from fairseq_ctxgates.analysis.analysis import Analysis
 from fairseq_ctxgates.analysis.figures import bars, legend_above, new_figure
-from fairseq_ctxgates.analysis.inference import find_split, quiet_logging
-from fairseq_ctxgates.analysis.report import Table, add_report_options, check_outputs, write_report
-from fairseq_ctxgates.analysis.systems import add_text_options, bleu_metric, check_length, read_sentences, read_texts
+from fairseq_ctxgates.analysis.inference import find_split, first_data_dir
+from fairseq_ctxgates.analysis.options import add_data_options, add_file_option, add_split_option
+from fairseq_ctxgates.analysis.report import Cell, Result, Table, add_report_options
+from fairseq_ctxgates.analysis.systems import (
+    add_text_options,
+    bleu_metric,
+    check_length,
+    read_sentences,
+    read_systems_and_references,
+)
 from fairseq_ctxgates.commands.options import language_pair
 from fairseq_ctxgates.data.data_directory import Split
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
 class Buckets:
-    """Divides numbers at bounds, each the last number of its bucket; what is above the last bound has one more."""
+    """Ranges of whole numbers. Each bound is the last number of its bucket; one more bucket has all larger numbers."""
 
     bounds: Tuple[int, ...]
 
@@ -43,7 +53,7 @@ class Buckets:
 
     @property
     def names(self) -> List[str]:
-        """What each bucket holds: ``≤10``, ``11–20``, ``>20``."""
+        """The range of each bucket: ``≤10``, ``11–20``, ``>20``."""
         first = "0" if self.bounds[0] == 0 else f"≤{self.bounds[0]}"
         between = [
             str(high) if high == low + 1 else f"{low + 1}–{high}" for low, high in zip(self.bounds, self.bounds[1:])
@@ -51,17 +61,17 @@ class Buckets:
         return [first, *between, f">{self.bounds[-1]}"]
 
     def of(self, number: int) -> int:
-        """The place of a number's bucket among ``names``."""
+        """The index in ``names`` of the bucket that a number is in."""
         return bisect.bisect_left(self.bounds, number)
 
 
 @dataclass(frozen=True)
 class BucketScores:
     """names: of the systems, the baseline first
-    buckets: what each bucket holds
+    buckets: the range of each bucket
     sentences: how many sentences each bucket has
     bleu: for each system the BLEU in each bucket; None in a bucket without sentences
-    total: for each system the BLEU over all
+    total: for each system the BLEU over all sentences
     signature: sacreBLEU's
     """
 
@@ -73,7 +83,7 @@ class BucketScores:
     signature: str
 
     def differences(self, system: int) -> List[Optional[float]]:
-        """A system's BLEU in each bucket less that of the baseline."""
+        """A system's BLEU in each bucket minus the baseline's."""
         return [
             None if score is None or baseline is None else score - baseline
             for score, baseline in zip(self.bleu[system], self.bleu[0])
@@ -84,7 +94,7 @@ class BucketScores:
         columns = {unit: "", "sentences": "", "%": ".1f", **dict.fromkeys(self.names, ".1f")}
         columns.update({f"Δ {name}": "+.1f" for name in self.names[1:]})
         number = sum(self.sentences)
-        rows: List[List[Any]] = []
+        rows: List[List[Cell]] = []
         for place, bucket in enumerate(self.buckets):
             differences = [self.differences(system)[place] for system in range(1, len(self.names))]
             share = 100 * self.sentences[place] / number
@@ -92,8 +102,8 @@ class BucketScores:
         rows.append(["all", number, 100.0, *self.total, *(score - self.total[0] for score in self.total[1:])])
         return Table(columns, rows)
 
-    def as_dict(self) -> Dict[str, Any]:
-        """Everything, for JSON."""
+    def as_dict(self) -> Dict[str, object]:
+        """All scores, for JSON."""
         rows = [
             {"bucket": bucket, "sentences": sentences, "bleu": {n: b[i] for n, b in zip(self.names, self.bleu)}}
             for i, (bucket, sentences) in enumerate(zip(self.buckets, self.sentences))
@@ -112,8 +122,8 @@ def score_buckets(
 
     Args:
         systems: name and translations of each, the baseline first
-        references: one or more for each sentence, as sacreBLEU takes them: each a whole text
-        numbers: what puts each sentence into its bucket
+        references: one or more translations of the whole text, as sacreBLEU takes them
+        numbers: for each sentence the number that decides its bucket
     """
     members: List[List[int]] = [[] for _ in buckets.names]
     for sentence, number in enumerate(numbers):
@@ -135,9 +145,9 @@ def score_buckets(
     )
 
 
-def bucket_figure(scores: BucketScores, unit: str, about: str) -> Any:
-    """A matplotlib figure of panels one above the other, over the buckets: the share of the sentences, the BLEU of each
-    system, and where there are several their differences to the first."""
+def bucket_figure(scores: BucketScores, unit: str, title: str) -> Figure:
+    """Panels one above the other, over the buckets: the share of the sentences, the BLEU of each system and, for
+    several systems, the differences to the first."""
     panels = 3 if len(scores.names) > 1 else 2
     width = max(5.5, 0.45 * len(scores.buckets) * (len(scores.names) + 1))
     figure = new_figure(width, 1.0 + 2.0 * panels)
@@ -157,42 +167,17 @@ def bucket_figure(scores: BucketScores, unit: str, about: str) -> Any:
         axes[2].set_ylabel(f"BLEU less\n{scores.names[0]}")
     axes[-1].set_xlabel(unit)
     legend_above(axes[1])
-    figure.suptitle(about, fontsize=10)
+    figure.suptitle(title, fontsize=10)
     return figure
 
 
-def get_parser(prog: str, description: str, buckets: str) -> argparse.ArgumentParser:
-    """The options of a command that groups sentences, with these buckets as default."""
-    parser = argparse.ArgumentParser(prog=prog, description=description)
-    parser.add_argument("data", help="binarized data directory that the translated split and its dictionaries are in")
-    parser.add_argument("-s", "--source-lang", metavar="SRC", help="source language (found from the files)")
-    parser.add_argument("-t", "--target-lang", metavar="TRG", help="target language (found from the files)")
-    parser.add_argument("--gen-subset", default="test", metavar="SPLIT", help="the split translated (default: test)")
-    parser.add_argument(
-        "--source",
-        type=Path,
-        metavar="FILE",
-        help="the source text, in the tokens of the data directory, where it is no split of it",
-    )
-    parser.add_argument(
-        "--buckets",
-        type=Buckets.parse,
-        default=buckets,
-        metavar="LIST",
-        help="the last number of each bucket but the last (default: %(default)s)",
-    )
-    add_text_options(parser)
-    add_report_options(parser, csv="the table", figure="the buckets")
-    return parser
-
-
 def read_source(args: argparse.Namespace) -> Tuple[List[str], Dictionary]:
-    """The source sentences in the data's tokens, unknown ones as ``<unk>``, and the dictionary.
+    """The source sentences in the data's tokens, with ``<unk>`` for unknown tokens, and the dictionary.
 
     Raises:
-        UserError: there is no such data directory, split, dictionary or text.
+        UserError: the data directory, split, dictionary or text does not exist.
     """
-    data_dir = Path(utils.split_paths(args.data)[0])
+    data_dir = first_data_dir(args.data)
     languages = language_pair(args, data_dir)
     if args.source:
         dictionary_path = Split(data_dir, args.gen_subset, *languages).dictionary_path(languages[0])
@@ -202,28 +187,56 @@ def read_source(args: argparse.Namespace) -> Tuple[List[str], Dictionary]:
     return [dictionary.string(row) for row in split.load_language(languages[0])], dictionary
 
 
-def run(args: argparse.Namespace, unit: str, count: Callable[[Sequence[str], Dictionary], Sequence[int]]) -> None:
-    """Print the table of one of the commands, and write the files that are asked for.
+class BucketAnalysis(Analysis):
+    """BLEU by a number that each source sentence has.
 
-    Args:
-        unit: what is counted, for the table and the figure
-        count: the number of each source sentence, from the sentences in tokens and the dictionary
+    unit: the name of that number, for the table and the figure
+    default_bounds: of the buckets
     """
-    check_outputs(args)
-    quiet_logging()
-    systems, references = read_texts(args)
-    source, dictionary = read_source(args)
-    text = str(args.source or f"{args.gen_subset} of {args.data}")
-    check_length(text, len(source), args.ref[0], len(references[0]))
-    # sacreBLEU would warn of text that looks tokenized for every bucket; ``ctxgates analyze compare`` lets it.
-    metric = bleu_metric(args, force=True)
-    scores = score_buckets(systems, references, count(source, dictionary), args.buckets, metric)
-    print(f"BLEU by {unit} of {text}: {scores.signature}")
-    table = scores.table(unit)
-    print(table.text())
-    figure = (
-        bucket_figure(scores, unit, f"{args.source.name if args.source else args.gen_subset}: BLEU by {unit}")
-        if args.figure
-        else None
-    )
-    write_report(args, {"source": text, "unit": unit, **scores.as_dict()}, table, figure)
+
+    unit: ClassVar[str]
+    default_bounds: ClassVar[str]
+
+    @abstractmethod
+    def count(self, source: Sequence[str], dictionary: Dictionary, args: argparse.Namespace) -> Sequence[int]:
+        """The number of each source sentence; the sentences are in tokens of the dictionary."""
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """The data, the buckets, the systems and the files to write."""
+        add_data_options(
+            parser,
+            "binarized data directory that the translated split and its dictionaries are in",
+            "found from the files",
+        )
+        add_split_option(parser, "the split translated")
+        add_file_option(
+            parser, "--source", "the source text, in the tokens of the data directory, where it is no split of it"
+        )
+        parser.add_argument(
+            "--buckets",
+            type=Buckets.parse,
+            default=self.default_bounds,
+            metavar="LIST",
+            help="the last number of each bucket but the last (default: %(default)s)",
+        )
+        add_text_options(parser)
+        add_report_options(parser, csv="the table", figure="the buckets")
+
+    def run(self, args: argparse.Namespace) -> Result:
+        """Score every system in every bucket."""
+        systems, references = read_systems_and_references(args)
+        source, dictionary = read_source(args)
+        text = str(args.source or f"{args.gen_subset} of {args.data}")
+        check_length(text, len(source), args.ref[0], len(references[0]))
+        # sacreBLEU would warn in every bucket that the text looks tokenized; ``ctxgates analyze compare`` warns once.
+        metric = bleu_metric(args, force=True)
+        scores = score_buckets(systems, references, self.count(source, dictionary, args), args.buckets, metric)
+        table = scores.table(self.unit)
+        title = f"{args.source.name if args.source else args.gen_subset}: BLEU by {self.unit}"
+        return Result(
+            headline=f"BLEU by {self.unit} of {text}: {scores.signature}",
+            tables=[table],
+            report={"source": text, "unit": self.unit, **scores.as_dict()},
+            csv=table,
+            figure=lambda: bucket_figure(scores, self.unit, title),
+        )

@@ -2,12 +2,12 @@
 
 ``ctxgates analyze coherence --sys plain.out isg.out --ref test.en --documents test.docids --vectors vectors.bin``
 
-The mean over adjacent sentences S_1, S_2 of a document of
+Coherence is the mean over adjacent sentences S_1, S_2 of a document of the paper's equation 13,
 
-    sim(S_1, S_2) = cos(μ(S_1), μ(S_2)),   μ(S) the mean of the vectors of its words,
+    sim(S_1, S_2) = cos(μ(S_1), μ(S_2)),   μ(S) the mean of the vectors of the words of S.
 
-the paper's equation 13. Words without a vector are left out; a pair in which a sentence has no word with one is not
-counted. The vectors are read (word2vec's text or binary format) or trained here, by gensim.
+Words without a vector are left out. A pair is not counted if one of its sentences has no word with a vector. gensim
+reads the vectors (word2vec's text or binary format) or trains them here.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ import gzip
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
+from typing import IO, TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Protocol, Sequence, cast
 
 import numpy as np
 
-from fairseq_ctxgates.analysis.bootstrap import Estimate, add_bootstrap_options, bootstrap, positive
-from fairseq_ctxgates.analysis.figures import bars, legend_above, new_figure
-from fairseq_ctxgates.analysis.inference import quiet_logging
-from fairseq_ctxgates.analysis.report import Table, add_report_options, check_outputs, write_report
+from fairseq_ctxgates.analysis.analysis import Analysis
+from fairseq_ctxgates.analysis.bootstrap import Estimate, add_bootstrap_options, bootstrap_mean
+from fairseq_ctxgates.analysis.figures import Bar, bars_with_intervals, legend_above, new_figure
+from fairseq_ctxgates.analysis.options import add_file_option, add_names_option
+from fairseq_ctxgates.analysis.report import Cell, Result, Table, add_report_options
 from fairseq_ctxgates.analysis.systems import (
     add_subword_option,
     check_length,
@@ -32,6 +33,7 @@ from fairseq_ctxgates.analysis.systems import (
     read_translations,
     system_names,
 )
+from fairseq_ctxgates.commands.options import positive
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import atomic_write
 from fairseq_ctxgates.inter_sentence.documents import (
@@ -41,12 +43,37 @@ from fairseq_ctxgates.inter_sentence.documents import (
 )
 from fairseq_ctxgates.inter_sentence.preceding_sentences import NONE
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 REFERENCE = "reference"
 Words = List[str]
 
 
+class WordVectors(Protocol):
+    """What is used of gensim's ``KeyedVectors``."""
+
+    vector_size: int
+
+    def __len__(self) -> int:
+        """The number of words."""
+
+    def __contains__(self, word: str) -> bool:
+        """Whether a word has a vector."""
+
+    def __getitem__(self, words: Words) -> np.ndarray:
+        """The vectors of these words, (words, dimensions) float32."""
+
+    def save_word2vec_format(self, path: str, binary: bool) -> None:
+        """Write the vectors to a file."""
+
+
 def import_gensim() -> Any:
-    """gensim's models; UserError where it is not installed, as the project does without it elsewhere."""
+    """The module ``gensim.models``, which no other analysis needs.
+
+    Raises:
+        UserError: gensim is not installed.
+    """
     try:
         import gensim.models
     except ImportError as error:
@@ -57,15 +84,17 @@ def import_gensim() -> Any:
 # --- word vectors
 
 
-def read_vectors(path: Path) -> Any:
-    """gensim's ``KeyedVectors`` of a file in word2vec's text or binary format, which may be compressed with gzip.
+def read_vectors(path: Path) -> WordVectors:
+    """The vectors in a file in word2vec's text or binary format, which may be compressed with gzip.
 
     Raises:
-        UserError: the file is not there, or is not of that format.
+        UserError: the file does not exist, or has another format.
     """
     models = import_gensim()
     try:
-        vectors = models.KeyedVectors.load_word2vec_format(str(path), binary=is_binary(path), unicode_errors="replace")
+        vectors: WordVectors = models.KeyedVectors.load_word2vec_format(
+            str(path), binary=is_binary(path), unicode_errors="replace"
+        )
     except (EOFError, OSError, ValueError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{path} is no whole file in word2vec's format: {reason}") from error
@@ -75,8 +104,9 @@ def read_vectors(path: Path) -> Any:
 
 
 def is_binary(path: Path) -> bool:
-    """Whether vectors are stored as binary numbers: whether the line after the first does not end in as many decimal
-    numbers as the first line says.
+    """Whether vectors are stored as binary numbers.
+
+    The first line gives the number of dimensions. In a text file the second line ends in that many decimal numbers.
 
     Raises:
         ValueError: the first line does not give the number of words and of dimensions.
@@ -94,7 +124,7 @@ def is_binary(path: Path) -> bool:
 
 
 class TrainingText:
-    """The sentences of text files, each a list of words, read anew in every pass."""
+    """The sentences of text files, each a list of words; every iteration reads the files again."""
 
     def __init__(self, paths: Sequence[Path], prepare: Callable[[str], Words]) -> None:
         self.paths = paths
@@ -117,12 +147,12 @@ def _decoded(line: bytes, path: Path, number: int) -> str:
         raise UserError(f"{path}: line {number} is not UTF-8: convert the file") from error
 
 
-def _open(path: Path) -> Any:
-    return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")
+def _open(path: Path) -> IO[bytes]:
+    return cast(IO[bytes], gzip.open(path, "rb")) if path.suffix == ".gz" else open(path, "rb")
 
 
-def train_vectors(text: TrainingText, args: argparse.Namespace) -> Any:
-    """gensim's ``KeyedVectors`` of words, trained by word2vec (CBOW) on a text; one worker, so that the seed decides.
+def train_vectors(text: TrainingText, args: argparse.Namespace) -> WordVectors:
+    """Vectors trained by word2vec (CBOW) on a text, by one worker so that the same seed gives the same vectors.
 
     Raises:
         UserError: the text cannot be read, or no word occurs ``--min-count`` times.
@@ -141,11 +171,12 @@ def train_vectors(text: TrainingText, args: argparse.Namespace) -> Any:
         names = ", ".join(map(str, text.paths))
         raise UserError(f"--train-vectors {names}: no word occurs {args.min_count} times (--min-count)")
     model.train(text, total_examples=model.corpus_count, epochs=model.epochs)
-    return model.wv
+    vectors: WordVectors = model.wv
+    return vectors
 
 
-def save_vectors(vectors: Any, path: Path) -> None:
-    """Write vectors in word2vec's format, binary where the file's name ends in .bin, whole or not at all."""
+def save_vectors(vectors: WordVectors, path: Path) -> None:
+    """Write vectors atomically in word2vec's format, the binary one if the file's name ends in .bin."""
     try:
         with atomic_write(path) as temporary:
             vectors.save_word2vec_format(str(temporary), binary=path.suffix == ".bin")
@@ -160,8 +191,9 @@ def save_vectors(vectors: Any, path: Path) -> None:
 class Coherence:
     """The coherence of one text.
 
-    ``similarities``: sim of each pair of adjacent sentences, (pairs,), NaN where a sentence has no word with a vector.
-    ``mean``: over the others. ``known_words``: the share of the words that have a vector; None without words.
+    similarities: sim of each pair of adjacent sentences, (pairs,); NaN if one of them has no word with a vector
+    mean: over the similarities that are not NaN
+    known_words: the share of the words that have a vector; None for a text without words
     """
 
     similarities: np.ndarray
@@ -170,12 +202,12 @@ class Coherence:
 
     @property
     def pairs(self) -> int:
-        """How many pairs are counted."""
+        """How many pairs have a similarity."""
         return int(np.isfinite(self.similarities).sum())
 
 
-def sentence_vector(words: Words, vectors: Any) -> np.ndarray:
-    """μ(S), (dimensions,) float64: the mean of the vectors of the words that have one; NaN where none has."""
+def sentence_vector(words: Words, vectors: WordVectors) -> np.ndarray:
+    """μ(S), the mean of the words' vectors, (dimensions,) float64; NaN if no word has a vector."""
     known = [word for word in words if word in vectors]
     if not known:
         return np.full(vectors.vector_size, np.nan)
@@ -183,37 +215,34 @@ def sentence_vector(words: Words, vectors: Any) -> np.ndarray:
 
 
 def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """The cosine of each pair of rows, (pairs,), of two arrays (pairs, dimensions); NaN where a row is 0 or NaN."""
+    """The cosine of each pair of rows of two arrays, both (pairs, dimensions): (pairs,); NaN for a row of 0 or NaN."""
     lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
     return (first * second).sum(axis=1) / np.where(lengths == 0, np.nan, lengths)
 
 
 def coherence(
-    sentences: Sequence[Words], before: np.ndarray, vectors: Any, resamples: int = 1000, seed: int = 1
+    sentences: Sequence[Words], preceding: np.ndarray, vectors: WordVectors, resamples: int = 1000, seed: int = 1
 ) -> Coherence:
     """The coherence of a text.
 
     Args:
         sentences: the words of each
-        before: for each sentence the one before it in its document, or ``NONE``, (sentences,)
-        vectors: gensim's ``KeyedVectors``
+        preceding: the row of the preceding sentence in the same document, or ``NONE``, (sentences,)
+        vectors: of the words
         resamples, seed: of the interval, over pairs of sentences
     """
     means = np.stack([sentence_vector(words, vectors) for words in sentences])
-    second = np.flatnonzero(before != NONE)
-    similarities = cosines(means[before[second]], means[second])
+    second = np.flatnonzero(preceding != NONE)
+    similarities = cosines(means[preceding[second]], means[second])
     counted = similarities[np.isfinite(similarities)]
-    mean = Estimate(None, None, None)
-    if len(counted):
-        sums = np.stack([counted, np.ones(len(counted))], axis=1)
-        mean = bootstrap(sums, lambda totals: totals[..., 0] / totals[..., 1], resamples, seed)
+    mean = bootstrap_mean(counted, resamples, seed) if len(counted) else Estimate(None, None, None)
     words = [word for sentence in sentences for word in sentence]
     known = sum(word in vectors for word in words) / len(words) if words else None
     return Coherence(similarities, mean, known)
 
 
 def find_documents(args: argparse.Namespace, reference: Sequence[str]) -> np.ndarray:
-    """The number of the document of each sentence of the reference, (sentences,)."""
+    """The number of each reference sentence's document, (sentences,)."""
     is_empty = np.array([not line.strip() for line in reference])
     if args.documents:
         return read_document_names(args.documents, is_empty, args.ref)
@@ -222,20 +251,16 @@ def find_documents(args: argparse.Namespace, reference: Sequence[str]) -> np.nda
     return np.zeros(len(reference), dtype=np.int64)
 
 
-# --- command
+# --- result
 
 
-def coherence_figure(found: Dict[str, Coherence]) -> Any:
-    """A matplotlib figure: a bar for each text, with its interval."""
+def coherence_figure(found: Dict[str, Coherence]) -> Figure:
+    """A bar for each text, with its interval; no bar for a text without a counted pair."""
     figure = new_figure(max(5.0, 1.1 * len(found) + 2.5), 4.2)
     axes = figure.add_subplot()
-    shown = {name: result.mean for name, result in found.items() if result.mean.low is not None}
-    bars(
-        axes,
-        ["adjacent sentences"],
-        {name: [mean.value] for name, mean in shown.items()},
-        {name: [(mean.low, mean.high)] for name, mean in shown.items()},
-    )
+    means = {name: result.mean for name, result in found.items() if result.mean.low is not None}
+    series = {name: [Bar(mean.value, (mean.low, mean.high))] for name, mean in means.items()}
+    bars_with_intervals(axes, ["adjacent sentences"], series)
     axes.set_ylabel("mean cosine similarity")
     legend_above(axes, columns=2)
     return figure
@@ -250,72 +275,103 @@ def summary_table(found: Dict[str, Coherence]) -> Table:
     )
 
 
-def pair_table(found: Dict[str, Coherence], before: np.ndarray) -> Table:
+def pair_table(found: Dict[str, Coherence], preceding: np.ndarray) -> Table:
     """A row for each pair of adjacent sentences."""
     columns = {"sentence": "d", "after": "d", **{f"similarity in {name}": ".4f" for name in found}}
-    second = np.flatnonzero(before != NONE)
-    similarities = np.stack([result.similarities for result in found.values()], axis=1)
-    return Table(
-        columns,
-        [
-            [int(row) + 1, int(before[row]) + 1, *(None if np.isnan(value) else float(value) for value in values)]
-            for row, values in zip(second, similarities)
-        ],
-    )
+    second = np.flatnonzero(preceding != NONE)
+    rows: List[List[Cell]] = []
+    for row, values in zip(second, np.stack([result.similarities for result in found.values()], axis=1)):
+        similarities = (None if np.isnan(value) else float(value) for value in values)
+        rows.append([int(row) + 1, int(preceding[row]) + 1, *similarities])
+    return Table(columns, rows)
 
 
-def get_parser() -> argparse.ArgumentParser:
-    """The command's options."""
-    parser = argparse.ArgumentParser(
-        prog="ctxgates analyze coherence",
-        description="Mean cosine similarity of adjacent sentences of translated documents and of their reference.",
-    )
-    parser.add_argument(
-        "--sys",
-        nargs="+",
-        type=Path,
-        default=[],
-        metavar="FILE",
-        help="the translations of each system: plain text, a sentence a line, or what fairseq-generate printed",
-    )
-    parser.add_argument("--names", nargs="+", metavar="NAME", help="the systems' names (default: from --sys)")
-    parser.add_argument("--ref", required=True, type=Path, metavar="FILE", help="the reference translation")
-    parser.add_argument("--lowercase", action="store_true", help="lower-case all text, as that of the vectors")
-    add_subword_option(parser)
-    _add_document_options(parser)
-    _add_vector_options(parser)
-    add_bootstrap_options(parser)
-    add_report_options(parser, csv="the similarity of each pair of sentences", figure="a bar for each text")
-    return parser
+# --- command
+
+
+class CoherenceAnalysis(Analysis):
+    """Mean cosine similarity of adjacent sentences of translated documents and of their reference."""
+
+    name = "coherence"
+    output_options = (*Analysis.output_options, "save_vectors")
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """The texts, their documents, the vectors and the files to write."""
+        add_file_option(
+            parser,
+            "--sys",
+            "the translations of each system: plain text, a sentence a line, or what fairseq-generate printed",
+            several=True,
+            default=[],
+        )
+        add_names_option(parser, "systems", "--sys")
+        add_file_option(parser, "--ref", "the reference translation", required=True)
+        parser.add_argument("--lowercase", action="store_true", help="lower-case all text, as that of the vectors")
+        add_subword_option(parser)
+        _add_document_options(parser)
+        _add_vector_options(parser)
+        add_bootstrap_options(parser)
+        add_report_options(parser, csv="the similarity of each pair of sentences", figure="a bar for each text")
+
+    def parse_args(self, argv: Optional[Sequence[str]]) -> argparse.Namespace:
+        """The options of a command line; UserError if vectors are to be saved that are not trained here."""
+        args = super().parse_args(argv)
+        if args.save_vectors and not args.train_vectors:
+            raise UserError("--save-vectors is for vectors that are trained here: give --train-vectors")
+        return args
+
+    def run(self, args: argparse.Namespace) -> Result:
+        """Read or train the vectors, and measure every text."""
+        import_gensim()
+        texts = read_texts_by_name(args)
+        documents = find_documents(args, texts[REFERENCE])
+        preceding = find_preceding_sentences(documents, np.array([not line.strip() for line in texts[REFERENCE]]))
+        if (preceding == NONE).all():
+            raise UserError(f"no two sentences of {args.ref} are of one document: there is nothing to compare")
+
+        def prepare(line: str) -> Words:
+            (joined,) = join_subwords([line.lower() if args.lowercase else line], args.remove_bpe)
+            return joined.split()
+
+        vectors = get_vectors(args, prepare)
+        found = {
+            name: coherence([prepare(line) for line in lines], preceding, vectors, args.resamples, args.seed)
+            for name, lines in texts.items()
+        }
+        source = str(args.vectors or f"trained on {', '.join(map(str, args.train_vectors))}")
+        number = int(documents.max()) + 1
+        report = {"ref": str(args.ref), "documents": number, "vectors": source, "texts": summaries_as_dict(found)}
+        return Result(
+            headline=f"documents: {number:,}; word vectors: {len(vectors):,}, {source}",
+            tables=[summary_table(found)],
+            report=report,
+            csv=pair_table(found, preceding),
+            figure=lambda: coherence_figure(found),
+        )
+
+
+def summaries_as_dict(found: Dict[str, Coherence]) -> Dict[str, object]:
+    """The coherence of each text, for JSON."""
+    return {
+        name: {**result.mean.as_dict("coherence"), "pairs": result.pairs, "known_words": result.known_words}
+        for name, result in found.items()
+    }
 
 
 def _add_document_options(parser: argparse.ArgumentParser) -> None:
-    documents = parser.add_mutually_exclusive_group(required=True)
-    documents.add_argument(
-        "--documents", type=Path, metavar="FILE", help="the name of the document of each sentence, a line a sentence"
-    )
-    documents.add_argument(
-        "--blank-line-separated",
-        type=Path,
-        metavar="FILE",
-        help="the text in either language, with a blank line between two documents",
-    )
-    documents.add_argument("--one-document", action="store_true", help="all sentences are one document")
+    group = parser.add_mutually_exclusive_group(required=True)
+    add_file_option(group, "--documents", "the name of the document of each sentence, a line a sentence")
+    help = "the text in either language, with a blank line between two documents"
+    add_file_option(group, "--blank-line-separated", help)
+    group.add_argument("--one-document", action="store_true", help="all sentences are one document")
 
 
 def _add_vector_options(parser: argparse.ArgumentParser) -> None:
-    vectors = parser.add_mutually_exclusive_group(required=True)
-    vectors.add_argument(
-        "--vectors", type=Path, metavar="FILE", help="word vectors in word2vec's text or binary format"
-    )
-    vectors.add_argument(
-        "--train-vectors",
-        nargs="+",
-        type=Path,
-        metavar="FILE",
-        help="train them on this text, tokenized as the translations, a sentence a line",
-    )
-    parser.add_argument("--save-vectors", type=Path, metavar="FILE", help="write the trained vectors to this file")
+    group = parser.add_mutually_exclusive_group(required=True)
+    add_file_option(group, "--vectors", "word vectors in word2vec's text or binary format")
+    help = "train them on this text, tokenized as the translations, a sentence a line"
+    add_file_option(group, "--train-vectors", help, several=True)
+    add_file_option(parser, "--save-vectors", "write the trained vectors to this file")
     for name, default, what in (
         ("--dim", 400, "dimensions of the trained vectors"),
         ("--window", 5, "words before and after a word that word2vec reads"),
@@ -325,7 +381,7 @@ def _add_vector_options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(name, type=positive, default=default, metavar="N", help=f"{what} (default: {default})")
 
 
-def read_texts(args: argparse.Namespace) -> Dict[str, List[str]]:
+def read_texts_by_name(args: argparse.Namespace) -> Dict[str, List[str]]:
     """The lines of each text by its name, the reference last.
 
     Raises:
@@ -341,49 +397,15 @@ def read_texts(args: argparse.Namespace) -> Dict[str, List[str]]:
     return {**texts, REFERENCE: reference}
 
 
-def get_vectors(args: argparse.Namespace, prepare: Callable[[str], Words]) -> Any:
-    """gensim's ``KeyedVectors``, read or trained, and saved where that is asked for."""
+def get_vectors(args: argparse.Namespace, prepare: Callable[[str], Words]) -> WordVectors:
+    """The vectors, read or trained; trained ones are saved if ``--save-vectors`` is given.
+
+    Args:
+        prepare: makes words of a line of text
+    """
     if args.vectors:
         return read_vectors(args.vectors)
     vectors = train_vectors(TrainingText(args.train_vectors, prepare), args)
     if args.save_vectors:
         save_vectors(vectors, args.save_vectors)
     return vectors
-
-
-def main(argv: Optional[Sequence[str]] = None) -> None:
-    """Print the table; write the files and the figure that are asked for."""
-    args = get_parser().parse_args(argv)
-    if args.save_vectors and not args.train_vectors:
-        raise UserError("--save-vectors is for vectors that are trained here: give --train-vectors")
-    check_outputs(args, ("json", "csv", "figure", "save_vectors"))
-    import_gensim()
-    quiet_logging()
-    texts = read_texts(args)
-    documents = find_documents(args, texts[REFERENCE])
-    before = find_preceding_sentences(documents, np.array([not line.strip() for line in texts[REFERENCE]]))
-    if (before == NONE).all():
-        raise UserError(f"no two sentences of {args.ref} are of one document: there is nothing to compare")
-
-    def prepare(line: str) -> Words:
-        (joined,) = join_subwords([line.lower() if args.lowercase else line], args.remove_bpe)
-        return joined.split()
-
-    vectors = get_vectors(args, prepare)
-    found = {
-        name: coherence([prepare(line) for line in lines], before, vectors, args.resamples, args.seed)
-        for name, lines in texts.items()
-    }
-    source = str(args.vectors or f"trained on {', '.join(map(str, args.train_vectors))}")
-    print(f"documents: {documents.max() + 1:,}; word vectors: {len(vectors):,}, {source}")
-    print(summary_table(found).text())
-    report = {
-        "ref": str(args.ref),
-        "documents": int(documents.max()) + 1,
-        "vectors": source,
-        "texts": {
-            name: {**result.mean.as_dict("coherence"), "pairs": result.pairs, "known_words": result.known_words}
-            for name, result in found.items()
-        },
-    }
-    write_report(args, report, pair_table(found, before), coherence_figure(found))

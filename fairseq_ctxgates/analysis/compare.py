@@ -7,23 +7,31 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from sacrebleu.metrics import CHRF
+from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest
+from sacrebleu.significance import Result as PairedResult
 
-from fairseq_ctxgates.analysis.bootstrap import RESAMPLES
-from fairseq_ctxgates.analysis.figures import new_figure, panels
-from fairseq_ctxgates.analysis.inference import quiet_logging
-from fairseq_ctxgates.analysis.report import Table, add_report_options, check_outputs, write_report
-from fairseq_ctxgates.analysis.systems import add_text_options, bleu_metric, read_texts
-from fairseq_ctxgates.commands.options import positive
+from fairseq_ctxgates.analysis.analysis import Analysis
+from fairseq_ctxgates.analysis.bootstrap import RESAMPLES, add_resamples_option
+from fairseq_ctxgates.analysis.figures import Bar, new_figure, panels
+from fairseq_ctxgates.analysis.report import Cell, Result, Table, add_report_options
+from fairseq_ctxgates.analysis.systems import add_text_options, bleu_metric, read_systems_and_references
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
 class Score:
-    """A system's score: of the whole text, and the mean and half the width of the 95% interval over the resamples; p is
-    the probability of so large a difference to the baseline by chance, None for the baseline and what is equal to it.
+    """A system's score by one metric.
+
+    score: over the whole text
+    mean, half_width: of the 95% interval over the resamples
+    p: probability that the difference to the baseline is due to chance; None for the baseline, and for translations
+        equal to the baseline's
     """
 
     score: float
@@ -53,14 +61,14 @@ class Scores:
         columns = {first_column: ""}
         for metric in self.by_metric:
             columns.update({metric: ".1f", f"± {metric}": ".1f", f"p {metric}": ".4f"})
-        rows: List[List[Any]] = []
+        rows: List[List[Cell]] = []
         for number, name in enumerate(self.names):
             scores = [systems[number] for systems in self.by_metric.values()]
             rows.append([name, *(value for score in scores for value in (score.score, score.half_width, score.p))])
         return Table(columns, rows)
 
-    def as_dict(self) -> Dict[str, Any]:
-        """Everything, for JSON."""
+    def as_dict(self) -> Dict[str, object]:
+        """All scores, for JSON."""
         return {
             "signatures": dict(self.signatures),
             "systems": [
@@ -70,16 +78,17 @@ class Scores:
         }
 
 
-def compare(
+def paired_bootstrap(
     systems: Sequence[Tuple[str, Sequence[str]]],
     references: Sequence[Sequence[str]],
-    metrics: Mapping[str, Any],
+    metrics: Mapping[str, Metric],
     resamples: int = RESAMPLES,
 ) -> Scores:
-    """The scores of systems, each (name, translations), the baseline first, by sacreBLEU's paired bootstrap test.
+    """The scores of several systems by sacreBLEU's paired bootstrap test.
 
     Args:
-        references: one or more, each a whole text
+        systems: name and translations of each, the baseline first
+        references: one or more translations of the whole text
         metrics: sacreBLEU's, by name
         resamples: of the sentences; their seed is sacreBLEU's (12345, or SACREBLEU_SEED from the environment)
     """
@@ -91,56 +100,54 @@ def compare(
         n_samples=resamples,
     )
     signatures, results = test()
-    # Of translations that are the baseline's own, sacreBLEU says the lowest p there is.
-    is_other = [list(translations) != list(systems[0][1]) for _, translations in systems]
-    by_metric = {metric: [_score(result, p) for result, p in zip(results[metric], is_other)] for metric in signatures}
+    # For translations equal to the baseline's, sacreBLEU gives the lowest possible p.
+    has_p = [list(translations) != list(systems[0][1]) for _, translations in systems]
+    by_metric = {metric: [_score(result, p) for result, p in zip(results[metric], has_p)] for metric in signatures}
     return Scores([name for name, _ in systems], by_metric, {metric: str(signatures[metric]) for metric in signatures})
 
 
-def _score(result: Any, has_p: bool) -> Score:
-    p = float(result.p_value) if has_p else None
+def _score(result: Union[str, PairedResult], has_p: bool) -> Score:
+    assert isinstance(result, PairedResult)  # text is the systems' names only
+    assert result.mean is not None and result.ci is not None
+    p = float(result.p_value) if has_p and result.p_value is not None else None
     return Score(float(result.score), float(result.mean), float(result.ci), p)
 
 
-def comparison_figure(scores: Scores, about: str) -> Any:
-    """A matplotlib figure: a panel for each metric, in it a bar for each system with its 95% interval."""
+def comparison_figure(scores: Scores, title: str) -> Figure:
+    """A panel for each metric, with a bar and its 95% interval for each system."""
     figure = new_figure(max(3.5, 0.8 + 0.8 * len(scores.names)) * len(scores.by_metric), 3.8)
-    drawn = {
-        metric: [(system.score, system.interval) for system in systems] for metric, systems in scores.by_metric.items()
+    by_panel = {
+        metric: [Bar(system.score, system.interval) for system in systems]
+        for metric, systems in scores.by_metric.items()
     }
-    panels(figure, scores.names, drawn, about)
+    panels(figure, scores.names, by_panel, title)
     return figure
 
 
-def get_parser() -> argparse.ArgumentParser:
-    """The command's options."""
-    parser = argparse.ArgumentParser(
-        prog="ctxgates analyze compare",
-        description="BLEU and chrF of several systems, with 95% intervals and the probability p that a system differs "
-        "so much from the first by chance: sacreBLEU's paired bootstrap test.".replace("%", "%%"),
-    )
-    add_text_options(parser)
-    parser.add_argument(
-        "--resamples", type=positive, default=RESAMPLES, metavar="N", help="bootstrap resamples (default: %(default)s)"
-    )
-    add_report_options(parser, csv="the table", figure="the scores")
-    return parser
+class ComparisonAnalysis(Analysis):
+    """BLEU and chrF of several systems, with 95% intervals and the probability p that a system differs so much from the
+    first by chance: sacreBLEU's paired bootstrap test.
+    """
 
+    name = "compare"
 
-def main(argv: Optional[Sequence[str]] = None) -> None:
-    """Print the table and sacreBLEU's signatures; write the files that are asked for."""
-    args = get_parser().parse_args(argv)
-    check_outputs(args)
-    quiet_logging()
-    systems, references = read_texts(args)
-    metrics = {
-        "BLEU": bleu_metric(args),
-        "chrF": CHRF(lowercase=args.lowercase),
-    }
-    scores = compare(systems, references, metrics, args.resamples)
-    table = scores.table()
-    print(table.text())
-    for metric, signature in scores.signatures.items():
-        print(f"{metric}: {signature}")
-    about = f"{args.ref[0].name}, {len(references[0])} sentences, 95% intervals"
-    write_report(args, scores.as_dict(), table, comparison_figure(scores, about) if args.figure else None)
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """The systems, the references, the test and the files to write."""
+        add_text_options(parser)
+        add_resamples_option(parser)
+        add_report_options(parser, csv="the table", figure="the scores")
+
+    def run(self, args: argparse.Namespace) -> Result:
+        """Score and test the systems."""
+        systems, references = read_systems_and_references(args)
+        metrics = {"BLEU": bleu_metric(args), "chrF": CHRF(lowercase=args.lowercase)}
+        scores = paired_bootstrap(systems, references, metrics, args.resamples)
+        table = scores.table()
+        title = f"{args.ref[0].name}, {len(references[0])} sentences, 95% intervals"
+        return Result(
+            tables=[table],
+            report=scores.as_dict(),
+            csv=table,
+            figure=lambda: comparison_figure(scores, title),
+            footer=[f"{metric}: {signature}" for metric, signature in scores.signatures.items()],
+        )

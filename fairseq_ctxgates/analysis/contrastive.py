@@ -6,41 +6,46 @@
     ctxgates analyze contrastive data-bin/X --path isg.pt --source test.en --preceding test.before.en \\
         --reference test.de --contrastive wrong.de
 
-A translation's score is its log-probability, the sum over its tokens, end of sentence included; with ``--normalize``
-the mean, which is the score of fairseq's ``SequenceScorer``. A model is right where the right translation scores higher
-than every wrong one. A model that reads no preceding sentence scores without it.
+A translation's score is its log-probability: the sum over its tokens, end of sentence included. With ``--normalize`` it
+is the mean, which is the score of fairseq's ``SequenceScorer``. A model is right about an example if the right
+translation scores higher than every wrong one. A model that reads no preceding sentence scores without it.
 """
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
 from fairseq import utils
-from fairseq.data import data_utils, encoders
+from fairseq.data import Dictionary, data_utils, encoders
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.registry import REGISTRIES
 from omegaconf import MISSING
 from torch import Tensor
 
-from fairseq_ctxgates.analysis.bootstrap import Estimate, add_bootstrap_options, bootstrap
+from fairseq_ctxgates.analysis.analysis import Analysis
+from fairseq_ctxgates.analysis.bootstrap import Estimate, add_bootstrap_options, bootstrap_mean
 from fairseq_ctxgates.analysis.contrastive_sets import Example, read_parallel, read_test_set
-from fairseq_ctxgates.analysis.figures import bars, legend_above, new_figure
+from fairseq_ctxgates.analysis.figures import Bar, bars_with_intervals, legend_above, new_figure, tilt_labels
 from fairseq_ctxgates.analysis.inference import (
+    Batch,
     Inference,
     add_batch_options,
     add_model_options,
     checkpoint_paths,
-    quiet_logging,
+    default_batch_size,
 )
-from fairseq_ctxgates.analysis.report import Table, add_report_options, check_outputs, write_report
+from fairseq_ctxgates.analysis.options import add_file_option, add_names_option
+from fairseq_ctxgates.analysis.report import Cell, Result, Table, add_report_options
 from fairseq_ctxgates.analysis.scores import token_log_probs
 from fairseq_ctxgates.analysis.systems import system_names
 from fairseq_ctxgates.errors import UserError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 ALL = "all"
 ENCODERS = {"tokenizer": encoders.build_tokenizer, "bpe": encoders.build_bpe}
@@ -49,10 +54,11 @@ ENCODERS = {"tokenizer": encoders.build_tokenizer, "bpe": encoders.build_bpe}
 
 
 def text_encoder(args: argparse.Namespace, language: str) -> Callable[[str], str]:
-    """What makes tokens of raw text, as fairseq-interactive does with ``--tokenizer`` and ``--bpe``; nothing without.
+    """A function that tokenizes text and splits its words, as fairseq-interactive does with ``--tokenizer`` and
+    ``--bpe``. Without these options it returns the text unchanged.
 
     Raises:
-        UserError: they cannot be set up.
+        UserError: the tokenizer or the sub-words cannot be set up.
     """
     options = argparse.Namespace(**{**vars(args), "source_lang": language})
     parts = []
@@ -74,10 +80,10 @@ def text_encoder(args: argparse.Namespace, language: str) -> Callable[[str], str
 
 
 class Candidates:
-    """Every translation of every example, as a model reads it.
+    """Every translation of every example, as input of a model.
 
-    fairseq's task makes a data set of lines, as for fairseq-interactive: each translation's source stands in a document
-    of its own, after the preceding sentence.
+    fairseq's task makes a dataset of lines, as for fairseq-interactive. Each translation's source line is in its own
+    document, after the preceding sentence if the example has one.
 
     Args:
         inference: the model and its task
@@ -90,34 +96,39 @@ class Candidates:
 
     def __init__(self, inference: Inference, examples: Sequence[Example], args: argparse.Namespace) -> None:
         task = inference.task
-        source, target = (text_encoder(args, lang) for lang in (task.cfg.source_lang, task.cfg.target_lang))
+        encode_source, encode_target = (text_encoder(args, language) for language in inference.languages)
         self.lines: List[Tensor] = []
         self.rows: List[int] = []  # the line of each candidate's source
-        self.targets: Dict[int, Tensor] = {}  # by that line
+        self.targets: Dict[int, Tensor] = {}  # by the line of their source
         end = torch.tensor([task.source_dictionary.eos()])
         for example in examples:
             document = [
-                _tokens(task.source_dictionary, source(line)) for line in (example.preceding, example.source) if line
+                _tokens(task.source_dictionary, encode_source(line))
+                for line in (example.preceding, example.source)
+                if line
             ]
             for translation in example.translations:
                 self.lines += [*document, end]
                 self.rows.append(len(self.lines) - 2)
-                self.targets[self.rows[-1]] = _tokens(task.target_dictionary, target(translation))
+                self.targets[self.rows[-1]] = _tokens(task.target_dictionary, encode_target(translation))
         self.dataset = task.build_dataset_for_inference(self.lines, [len(line) for line in self.lines])
         self.padding, self.eos = task.target_dictionary.pad(), task.target_dictionary.eos()
         self.source_lengths = np.asarray(self.dataset.sizes)[self.rows]
         self.target_lengths = np.array([len(self.targets[row]) for row in self.rows])
-        limits = utils.resolve_max_positions(task.max_positions(), inference.model.max_positions())
+        self._check_lengths(inference, examples)
+
+    def _check_lengths(self, inference: Inference, examples: Sequence[Example]) -> None:
+        limits = utils.resolve_max_positions(inference.task.max_positions(), inference.model.max_positions())
         owners = [example for example in examples for _ in example.translations]
-        for lengths, limit, side in zip((self.source_lengths, self.target_lengths), limits, ("source", "translation")):
+        for lengths, limit, text in zip((self.source_lengths, self.target_lengths), limits, ("source", "translation")):
             if (lengths > limit).any():
                 first = int(np.argmax(lengths > limit))
                 raise UserError(
-                    f"{owners[first].where}: a {side} of {lengths[first]} tokens, and {inference.path} reads {limit}"
+                    f"{owners[first].where}: a {text} of {lengths[first]} tokens, and {inference.path} reads {limit}"
                 )
 
-    def batches(self, max_tokens: Optional[int], batch_size: Optional[int]) -> Any:
-        """Batches with targets; ``batch["id"]`` are the lines of their sources."""
+    def batches(self, max_tokens: Optional[int], batch_size: Optional[int]) -> Iterator[Batch]:
+        """Batches with targets; ``batch["id"]`` has the lines of their sources."""
         order = np.lexsort((self.target_lengths, self.source_lengths))
         rows = np.array(self.rows)[order]
         tokens = np.maximum(self.dataset.num_tokens_vec(rows), self.target_lengths[order])
@@ -126,9 +137,9 @@ class Candidates:
             num_tokens_fn=None,
             num_tokens_vec=np.minimum(tokens, max_tokens or tokens.max()).astype(np.int64),
             max_tokens=max_tokens,
-            max_sentences=batch_size or (None if max_tokens else 64),
+            max_sentences=default_batch_size(max_tokens, batch_size),
         ):
-            batch = self.dataset.collater([self.dataset[row] for row in batch_rows])
+            batch: Batch = self.dataset.collater([self.dataset[row] for row in batch_rows])
             targets = [self.targets[row] for row in batch["id"].tolist()]
             batch["target"] = data_utils.collate_tokens(targets, self.padding)
             batch["net_input"]["prev_output_tokens"] = data_utils.collate_tokens(
@@ -137,13 +148,13 @@ class Candidates:
             yield batch
 
 
-def _tokens(dictionary: Any, text: str) -> Tensor:
+def _tokens(dictionary: Dictionary, text: str) -> Tensor:
     ids: Tensor = dictionary.encode_line(text, add_if_not_exist=False)
     return ids.long()
 
 
 def score_examples(inference: Inference, examples: Sequence[Example], args: argparse.Namespace) -> List[np.ndarray]:
-    """The score of each translation of each example, (its translations,)."""
+    """The scores of each example's translations, (translations,)."""
     candidates = Candidates(inference, examples, args)
     scores: Dict[int, float] = {}
     for batch in candidates.batches(args.max_tokens, args.batch_size):
@@ -158,27 +169,42 @@ def score_examples(inference: Inference, examples: Sequence[Example], args: argp
 
 
 def is_right(scores: np.ndarray) -> bool:
-    """Whether the first of the scores, (translations,), the right translation's, is higher than every other one."""
+    """Whether the right translation, the first of the scores (translations,), scores higher than every wrong one."""
     return bool((scores[0] > scores[1:]).all())
 
 
 @dataclass(frozen=True)
 class GroupAccuracy:
-    """A group of examples: its name, how many there are, the accuracy of guessing, and that of each system."""
+    """The accuracies over a group of examples.
+
+    name: of the group
+    examples: how many there are
+    chance: the expected accuracy of guessing
+    accuracies: of each system
+    """
 
     name: str
     examples: int
     chance: float
     accuracies: Sequence[Estimate]
 
+    def as_dict(self, names: Sequence[str]) -> Dict[str, object]:
+        """The group and each system's accuracy, for JSON."""
+        return {
+            "examples": self.name,
+            "number": self.examples,
+            "chance": self.chance,
+            "systems": {name: accuracy.as_dict("accuracy") for name, accuracy in zip(names, self.accuracies)},
+        }
+
 
 def accuracies(
     examples: Sequence[Example], right: Sequence[Sequence[bool]], resamples: int = 1000, seed: int = 1
 ) -> List[GroupAccuracy]:
-    """The accuracies over all examples, and over those of each group.
+    """The accuracies over all examples, and over the examples of each group.
 
     Args:
-        right: for each system, whether it is right on each example
+        right: for each system, whether it is right about each example
         resamples, seed: of the intervals, over examples; paired across the systems
     """
     members: Dict[Tuple[str, str], List[int]] = {(ALL, ""): list(range(len(examples)))}
@@ -186,43 +212,34 @@ def accuracies(
         for group in example.groups.items():
             members.setdefault(group, []).append(number)
     names = list(dict.fromkeys(name for name, _ in members))
-    found = []
-    for (name, value), numbers in sorted(members.items(), key=lambda item: (names.index(item[0][0]), item[0][1])):
-        chance = float(np.mean([1 / len(examples[number].translations) for number in numbers]))
-        of_systems = [np.array([[system[number], 1.0] for number in numbers]) for system in right]
-        found.append(
-            GroupAccuracy(
-                f"{name} {value}".strip(),
-                len(numbers),
-                chance,
-                [
-                    bootstrap(sums, lambda totals: totals[..., 0] / totals[..., 1], resamples, seed)
-                    for sums in of_systems
-                ],
-            )
+    return [
+        GroupAccuracy(
+            name=f"{name} {value}".strip(),
+            examples=len(numbers),
+            chance=float(np.mean([1 / len(examples[number].translations) for number in numbers])),
+            accuracies=[
+                bootstrap_mean(np.array([system[number] for number in numbers], float), resamples, seed)
+                for system in right
+            ],
         )
-    return found
+        for (name, value), numbers in sorted(members.items(), key=lambda item: (names.index(item[0][0]), item[0][1]))
+    ]
 
 
-def accuracy_figure(groups: Sequence[GroupAccuracy], names: Sequence[str]) -> Any:
-    """A matplotlib figure: the accuracy of each system in each group, with its interval, and that of guessing."""
+def accuracy_figure(groups: Sequence[GroupAccuracy], names: Sequence[str]) -> Figure:
+    """The accuracy of each system in each group, with its interval, and the accuracy of guessing."""
     figure = new_figure(min(max(6.0, (0.22 * len(names) + 0.25) * len(groups) + 1.5), 20.0), 4.6)
     axes = figure.add_subplot()
-    bars(
-        axes,
-        [f"{group.name} ({group.examples:,})" for group in groups],
-        {name: [group.accuracies[number].value for group in groups] for number, name in enumerate(names)},
-        {
-            name: [(group.accuracies[number].low, group.accuracies[number].high) for group in groups]
-            for number, name in enumerate(names)
-        },
-    )
+    series = {}
+    for number, name in enumerate(names):
+        estimates = [group.accuracies[number] for group in groups]
+        series[name] = [Bar(estimate.value, (estimate.low, estimate.high)) for estimate in estimates]
+    bars_with_intervals(axes, [f"{group.name} ({group.examples:,})" for group in groups], series)
     for position, group in enumerate(groups):
-        label = "guessing" if position == 0 else None
+        label = "guessing" if position == 0 else ""
         axes.hlines(group.chance, position - 0.45, position + 0.45, "black", linestyles="--", label=label)
     if len(groups) > 3:
-        for text in axes.get_xticklabels():
-            text.set(rotation=45, ha="right", rotation_mode="anchor")
+        tilt_labels(axes)
     axes.set_ylim(0, 1.02)
     axes.set_xlabel("examples (number)")
     axes.set_ylabel("accuracy")
@@ -233,7 +250,7 @@ def accuracy_figure(groups: Sequence[GroupAccuracy], names: Sequence[str]) -> An
 def summary_table(groups: Sequence[GroupAccuracy], names: Sequence[str]) -> Table:
     """A row for each group."""
     columns = {"examples": "", "number": ",d", "guessing": ".3f", **{name: "" for name in names}}
-    rows = [
+    rows: List[List[Cell]] = [
         [group.name, group.examples, group.chance, *(accuracy.text(".3f") for accuracy in group.accuracies)]
         for group in groups
     ]
@@ -241,90 +258,21 @@ def summary_table(groups: Sequence[GroupAccuracy], names: Sequence[str]) -> Tabl
 
 
 def example_table(examples: Sequence[Example], names: Sequence[str], scores: Sequence[Sequence[np.ndarray]]) -> Table:
-    """A row for each example, with what each system gives to the right translation and to the best wrong one."""
+    """A row for each example, with each system's scores of the right translation and of the best wrong one."""
     group_names = list(dict.fromkeys(name for example in examples for name in example.groups))
     columns = {"example": "", **{name: "" for name in group_names}}
     for name in names:
         columns.update({f"{name}: right translation": ".4f", f"{name}: best wrong one": ".4f"})
-    rows = []
+    rows: List[List[Cell]] = []
     for number, example in enumerate(examples):
-        row: List[Any] = [example.where, *(example.groups.get(name) for name in group_names)]
-        for of_system in scores:
-            row += [float(of_system[number][0]), float(of_system[number][1:].max())]
+        row: List[Cell] = [example.where, *(example.groups.get(name) for name in group_names)]
+        for system_scores in scores:
+            row += [float(system_scores[number][0]), float(system_scores[number][1:].max())]
         rows.append(row)
     return Table(columns, rows)
 
 
 # --- command
-
-
-def get_parser() -> argparse.ArgumentParser:
-    """The command's options, without those of the tokenizer and the sub-words that are chosen."""
-    parser = argparse.ArgumentParser(
-        prog="ctxgates analyze contrastive",
-        description="Accuracy of scoring the right translation above wrong ones, each after its preceding sentence.",
-    )
-    add_model_options(parser, several=True)
-    parser.add_argument("--names", nargs="+", metavar="NAME", help="the models' names (default: from --path)")
-    _add_test_set_options(parser)
-    for option, what in (("--tokenizer", "tokenize the text"), ("--bpe", "split its words")):
-        names = sorted(REGISTRIES[option[2:]]["registry"])
-        parser.add_argument(
-            option,
-            choices=names,
-            metavar="NAME",
-            help=f"{what}, as fairseq-interactive does, with the options that it takes (--bpe-codes ...): "
-            f"{', '.join(names)} (default: the text is in tokens)",
-        )
-    parser.add_argument(
-        "--normalize", action="store_true", help="score by the mean over a translation's tokens, not by the sum"
-    )
-    add_batch_options(parser)
-    add_bootstrap_options(parser)
-    add_report_options(parser, csv="the scores of each example", figure="the accuracies")
-    return parser
-
-
-def _add_test_set_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--test-set",
-        type=Path,
-        metavar="JSON",
-        help="contrapro.json (Müller et al. 2018), anaphora.json or lexical-choice.json (Bawden et al. 2018)",
-    )
-    parser.add_argument("--source", type=Path, metavar="FILE", help="instead of --test-set: the source, plain text")
-    parser.add_argument("--reference", type=Path, metavar="FILE", help="with --source: the right translations")
-    parser.add_argument(
-        "--contrastive", type=Path, nargs="+", metavar="FILE", help="with --source: the wrong translations of each line"
-    )
-    parser.add_argument(
-        "--preceding",
-        type=Path,
-        metavar="FILE",
-        help="the preceding source sentence of each line (with --source) or example (of ContraPro), empty for none",
-    )
-    parser.add_argument(
-        "--documents", type=Path, metavar="DIR", help="of ContraPro: the subtitles that its setup_opensubs.sh extracts"
-    )
-
-
-def parse_args(argv: Optional[Sequence[str]]) -> argparse.Namespace:
-    """The options, with those that the chosen tokenizer and sub-words take.
-
-    Raises:
-        UserError: one that they cannot do without is missing.
-    """
-    parser = get_parser()
-    chosen, _ = parser.parse_known_args(argv)
-    taken = {name: REGISTRIES[name]["dataclass_registry"].get(getattr(chosen, name)) for name in ENCODERS}
-    for config in filter(None, taken.values()):
-        gen_parser_from_dataclass(parser, config())
-    args = parser.parse_args(argv)
-    for name, config in taken.items():
-        for option in fields(config) if config else ():
-            if getattr(args, option.name, option.default) == MISSING:
-                raise UserError(f"--{name} {getattr(args, name)} needs --{option.name.replace('_', '-')}")
-    return args
 
 
 def read_examples(args: argparse.Namespace, langs: Sequence[str]) -> List[Example]:
@@ -347,38 +295,93 @@ def read_examples(args: argparse.Namespace, langs: Sequence[str]) -> List[Exampl
     return read_parallel(args.source, args.preceding, args.reference, args.contrastive)
 
 
-def main(argv: Optional[Sequence[str]] = None) -> None:
-    """Print the table; write the files and the figure that are asked for."""
-    args = parse_args(argv)
-    check_outputs(args)
-    quiet_logging()
-    paths = checkpoint_paths(args)
-    names = system_names(paths, args.names)
-    examples: List[Example] = []
-    scores = []
-    for path in paths:
-        inference = Inference.from_options(args, path=path)
-        if not examples:
-            examples = read_examples(args, [inference.task.cfg.source_lang, inference.task.cfg.target_lang])
-        scores.append(score_examples(inference, examples, args))
-    right = [[is_right(of_example) for of_example in of_system] for of_system in scores]
-    groups = accuracies(examples, right, args.resamples, args.seed)
-    kind = "mean" if args.normalize else "sum"
-    print(f"accuracy on {args.test_set or args.source}; score: {kind} of the tokens' log-probabilities")
-    print(summary_table(groups, names).text())
-    report = {
-        "test_set": str(args.test_set or args.source),
-        "score": kind,
-        "paths": dict(zip(names, paths)),
-        "groups": [
-            {
-                "examples": group.name,
-                "number": group.examples,
-                "chance": group.chance,
-                "systems": {name: found.as_dict("accuracy") for name, found in zip(names, group.accuracies)},
-            }
-            for group in groups
-        ],
-    }
-    figure = accuracy_figure(groups, names) if args.figure else None
-    write_report(args, report, example_table(examples, names, scores), figure)
+class ContrastiveAnalysis(Analysis):
+    """Accuracy of scoring the right translation above wrong ones, each after its preceding sentence."""
+
+    name = "contrastive"
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """The models, the test set, how its text becomes tokens, and the files to write."""
+        add_model_options(parser, several=True)
+        add_names_option(parser, "models", "--path")
+        _add_test_set_options(parser)
+        for option, what in (("--tokenizer", "tokenize the text"), ("--bpe", "split its words")):
+            names = sorted(REGISTRIES[option[2:]]["registry"])
+            parser.add_argument(
+                option,
+                choices=names,
+                metavar="NAME",
+                help=f"{what}, as fairseq-interactive does, with the options that it takes (--bpe-codes ...): "
+                f"{', '.join(names)} (default: the text is in tokens)",
+            )
+        parser.add_argument(
+            "--normalize", action="store_true", help="score by the mean over a translation's tokens, not by the sum"
+        )
+        add_batch_options(parser)
+        add_bootstrap_options(parser)
+        add_report_options(parser, csv="the scores of each example", figure="the accuracies")
+
+    def parse_args(self, argv: Optional[Sequence[str]]) -> argparse.Namespace:
+        """The options, with those of the chosen tokenizer and sub-words.
+
+        Raises:
+            UserError: an option is missing that the tokenizer or the sub-words need.
+        """
+        parser = self.get_parser()
+        chosen, _ = parser.parse_known_args(argv)
+        configs = {name: REGISTRIES[name]["dataclass_registry"].get(getattr(chosen, name)) for name in ENCODERS}
+        for config in filter(None, configs.values()):
+            gen_parser_from_dataclass(parser, config())
+        args = parser.parse_args(argv)
+        for name, config in configs.items():
+            for option in fields(config) if config else ():
+                if getattr(args, option.name, option.default) == MISSING:
+                    raise UserError(f"--{name} {getattr(args, name)} needs --{option.name.replace('_', '-')}")
+        return args
+
+    def run(self, args: argparse.Namespace) -> Result:
+        """Score every translation with every model."""
+        paths = checkpoint_paths(args)
+        names = system_names(paths, args.names)
+        examples: List[Example] = []
+        scores = []
+        for path in paths:
+            inference = Inference.from_options(args, path=path)
+            if not examples:
+                examples = read_examples(args, inference.languages)
+            scores.append(score_examples(inference, examples, args))
+        right = [[is_right(example_scores) for example_scores in system_scores] for system_scores in scores]
+        groups = accuracies(examples, right, args.resamples, args.seed)
+        test_set, kind = str(args.test_set or args.source), "mean" if args.normalize else "sum"
+        return Result(
+            headline=f"accuracy on {test_set}; score: {kind} of the tokens' log-probabilities",
+            tables=[summary_table(groups, names)],
+            report={
+                "test_set": test_set,
+                "score": kind,
+                "paths": dict(zip(names, paths)),
+                "groups": [group.as_dict(names) for group in groups],
+            },
+            csv=example_table(examples, names, scores),
+            figure=lambda: accuracy_figure(groups, names),
+        )
+
+
+def _add_test_set_options(parser: argparse.ArgumentParser) -> None:
+    for option, metavar, help in (
+        (
+            "--test-set",
+            "JSON",
+            "contrapro.json (Müller et al. 2018), anaphora.json or lexical-choice.json (Bawden et al. 2018)",
+        ),
+        ("--source", "FILE", "instead of --test-set: the source, plain text"),
+        ("--reference", "FILE", "with --source: the right translations"),
+        ("--contrastive", "FILE", "with --source: the wrong translations of each line"),
+        (
+            "--preceding",
+            "FILE",
+            "the preceding source sentence of each line (with --source) or example (of ContraPro), empty for none",
+        ),
+        ("--documents", "DIR", "of ContraPro: the subtitles that its setup_opensubs.sh extracts"),
+    ):
+        add_file_option(parser, option, help, metavar=metavar, several=option == "--contrastive")

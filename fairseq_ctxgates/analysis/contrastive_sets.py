@@ -1,7 +1,7 @@
-"""Contrastive test sets: a source sentence, the one before it, the right translation and wrong ones.
+"""Contrastive test sets: a source sentence, its preceding sentence, the right translation and wrong translations.
 
-Read from the JSON of ContraPro (Müller et al. 2018), of the discourse test sets of Bawden et al. (2018), and from plain
-parallel files.
+They are read from the JSON of ContraPro (Müller et al. 2018), from that of the discourse test sets of Bawden et al.
+(2018), and from plain parallel files.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import read_lines
 
-FAR = 3  # ContraPro's own evaluation counts larger distances of a pronoun's antecedent together
+FAR = 3  # ContraPro's own evaluation puts all larger distances of a pronoun's antecedent into one group
 
 
 @dataclass(frozen=True)
 class Example:
-    """One choice between translations.
+    """A source sentence with translations to choose from.
 
-    ``where`` it stands, for messages; ``preceding``: the source sentence before, "" where there is none;
-    ``translations``: the right one, then the wrong ones; ``groups``: what it is counted under, as
-    {"distance": "1"}.
+    where: file and place of the example, for messages
+    source: the sentence
+    preceding: the preceding source sentence, "" for none
+    translations: the right translation, then the wrong ones
+    groups: the groups that the example counts in, such as {"distance": "1"}
     """
 
     where: str
@@ -39,7 +41,11 @@ class Example:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file; UserError when it cannot be read, which names the line."""
+    """The content of a JSON file.
+
+    Raises:
+        UserError: the file cannot be read; the message names the line.
+    """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -54,15 +60,15 @@ def read_json(path: Path) -> Any:
 def read_test_set(
     path: Path, preceding: Optional[Path], documents: Optional[Path], langs: Sequence[str]
 ) -> List[Example]:
-    """The examples of a JSON file: a list is ContraPro's, an object that of the discourse test sets.
+    """The examples of a JSON file: ContraPro's is a list, that of a discourse test set is an object.
 
     Args:
-        preceding: of ContraPro, a file with the sentence before each example, see :func:`preceding_lines`
-        documents: of ContraPro, the folder of the subtitles that its examples come from
-        langs: source and target language, which are the extensions of the files in ``documents``
+        preceding: for ContraPro, a file with the preceding sentence of each example, see :func:`preceding_lines`
+        documents: for ContraPro, the folder of the subtitles that its examples come from
+        langs: source and target language, the extensions of the files in ``documents``
 
     Raises:
-        UserError: the file, or a file that belongs to it, cannot be read or has another form.
+        UserError: one of the files cannot be read or has another form.
     """
     content = read_json(path)
     if isinstance(content, dict):
@@ -79,15 +85,15 @@ def read_test_set(
 
 
 def _discourse_examples(content: Mapping[str, Any], path: Path) -> Iterator[Example]:
-    """anaphora.json has the source once for its translations, lexical-choice.json a source for each."""
-    for number, block in content.items():
+    """anaphora.json has one source for all translations of an entry, lexical-choice.json a source for each."""
+    for number, entry in content.items():
         where = f"{path}: example {number}"
         with _form(where):
-            for item in block.get("examples", [block]):
+            for item in entry.get("examples", [entry]):
                 source, target = item["src"], item["trg"]
                 for pair in target if isinstance(target, list) else [target]:
                     right = "correct" if "correct" in pair else "semi-correct"
-                    groups = {"translation": right, "type": pair.get("type", block.get("type"))}
+                    groups = {"translation": right, "type": pair.get("type", entry.get("type"))}
                     yield _example(where, source[1], source[0], [pair[right][1], pair["incorrect"][1]], groups)
 
 
@@ -100,16 +106,16 @@ def _contrapro_examples(
         with _form(where):
             translations.append([entry["ref segment"], *(error["contrastive"] for error in entry["errors"])])
     if preceding:
-        before = preceding_lines(preceding, [len(choices) for choices in translations])
+        sentences = preceding_lines(preceding, [len(choices) for choices in translations])
     elif documents:
-        before = list(_subtitles_before(content, places, documents, langs))
+        sentences = list(_subtitles_before(content, places, documents, langs))
     else:
         raise UserError(
             f"{path} does not have the preceding sentences: give --documents, with the folder that ContraPro's "
             f"setup_opensubs.sh makes, or --preceding, with the text that its json2text_and_context.pl --context 1 "
             f"extracts"
         )
-    for where, entry, choices, sentence in zip(places, content, translations, before):
+    for where, entry, choices, sentence in zip(places, content, translations, sentences):
         with _form(where):
             distance = entry.get("ante distance")
             groups = {
@@ -121,8 +127,9 @@ def _contrapro_examples(
 
 
 def preceding_lines(path: Path, choices: Sequence[int]) -> List[str]:
-    """The preceding sentence of each example, from a file with a line for each example, or for each translation of each
-    example, as ContraPro's script writes it; an empty line where there is none.
+    """The preceding sentence of each example, "" for none.
+
+    The file has a line for each example, or for each translation of each example as ContraPro's script writes it.
 
     Args:
         choices: how many translations each example has
@@ -144,8 +151,10 @@ def preceding_lines(path: Path, choices: Sequence[int]) -> List[str]:
 def _subtitles_before(
     content: Sequence[Any], places: Sequence[str], folder: Path, langs: Sequence[str]
 ) -> Iterator[str]:
-    """The line before each segment, from ``folder``/YEAR/NAME.SRC: ``document id`` is the name of the target's file,
-    and ``segment id`` counts lines from 1."""
+    """The line before each segment in ``folder``/YEAR/NAME.SRC, "" for a first line.
+
+    An entry's ``document id`` is the name of the target language's file; its ``segment id`` counts lines from 1.
+    """
     files = {path.name: path for path in folder.glob(f"*/*.{langs[0]}")}
     if not files:
         raise UserError(f"--documents {folder}: there is no */*.{langs[0]} in it")
@@ -171,7 +180,7 @@ def _without_spaces(text: str) -> str:
 
 @contextlib.contextmanager
 def _form(where: str) -> Iterator[None]:
-    """Turn what Python raises over JSON of another form into a message."""
+    """Turn the exceptions that JSON of another form causes into a UserError."""
     try:
         yield
     except KeyError as error:
@@ -196,11 +205,16 @@ def _example(
 def read_parallel(
     source: Path, preceding: Optional[Path], reference: Path, contrastive: Sequence[Path]
 ) -> List[Example]:
-    """The examples of parallel files, a line an example: source, preceding source sentence (empty: none), right
-    translation, and a file for each wrong translation; an empty line in the latter where an example has fewer.
+    """The examples of parallel files, which have a line for each example.
+
+    Args:
+        source: the source sentences
+        preceding: the preceding source sentences, an empty line for none
+        reference: the right translations
+        contrastive: files of wrong translations; an empty line if an example has fewer than there are files
 
     Raises:
-        UserError: a file cannot be read or has another number of lines, or a line is empty that may not be.
+        UserError: a file cannot be read or has another number of lines, or a line is empty that must not be.
     """
     texts = {path: read_lines(path) for path in (source, reference, *contrastive)}
     number = len(texts[source])

@@ -3,13 +3,13 @@ Context Usage in Context-Aware Machine Translation*).
 
 ``ctxgates analyze cxmi data-bin/X --path checkpoint.pt --csv cxmi.csv --figure cxmi.png``
 
-The conditional cross-mutual information CXMI(C → Y | X) is the cross-entropy without the preceding sentence C less that
-with it: the mean over the target tokens, end of sentence included, of
+The conditional cross-mutual information CXMI(C → Y | X) is the cross-entropy without the preceding sentence C minus the
+cross-entropy with it: the mean over the target tokens, end of sentence included, of
 
     log2 P(y_i | y_<i, x, c) - log2 P(y_i | y_<i, x).
 
-The first is the score of the model. The second is that of the same model without its preceding sentences (every one is
-NULL, or none is concatenated), or of the model of ``--baseline-path``.
+The first term is the model's score. The second is the score of the same model without preceding sentences (each is
+replaced by NULL, or none is concatenated), or of the model of ``--baseline-path``.
 """
 
 from __future__ import annotations
@@ -17,24 +17,33 @@ from __future__ import annotations
 import argparse
 import textwrap
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Dict, List, Optional, Sequence
 
 import numpy as np
 
+from fairseq_ctxgates.analysis.analysis import Analysis
 from fairseq_ctxgates.analysis.bootstrap import COVERAGE, Estimate, add_bootstrap_options, bootstrap
 from fairseq_ctxgates.analysis.figures import colour, label_tokens, new_figure, token_width
-from fairseq_ctxgates.analysis.inference import Inference, add_inference_options, quiet_logging, reads_preceding
-from fairseq_ctxgates.analysis.report import Table, add_report_options, check_outputs, write_report
+from fairseq_ctxgates.analysis.inference import Inference, add_inference_options, reads_preceding
+from fairseq_ctxgates.analysis.report import Result, Table, add_report_options
 from fairseq_ctxgates.analysis.scores import token_log_probs
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.inter_sentence.preceding_sentences import NONE, PrecedingSentences
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 
 @dataclass(frozen=True)
 class SentenceScores:
-    """log2 P of each target token of one sentence, with the preceding sentence and without, (target length,).
+    """log2 P of each target token of a sentence, with the preceding sentence and without it.
 
-    ``number``: in the split, from 1. ``is_preceded``: whether it has a preceding sentence.
+    number: of the sentence in the split, from 1
+    is_preceded: whether it has a preceding sentence
+    tokens: the target tokens
+    with_context, without: log2 P, (target length,)
     """
 
     number: int
@@ -51,7 +60,10 @@ class SentenceScores:
 
 @dataclass(frozen=True)
 class CXMI:
-    """CXMI over some sentences, in bits for each target token, and the two cross-entropies whose difference it is."""
+    """CXMI over some sentences, and the two cross-entropies whose difference it is, in bits for each target token.
+
+    The cross-entropies are None if there are no sentences.
+    """
 
     sentences: int
     target_tokens: int
@@ -61,21 +73,21 @@ class CXMI:
 
 
 def measure(sentences: Sequence[SentenceScores], resamples: int, seed: int) -> CXMI:
-    """CXMI over these sentences, with an interval over resamples of them; all None over no sentences."""
+    """CXMI over these sentences, with its interval over resamples of the sentences."""
     if not sentences:
         return CXMI(0, 0, None, None, Estimate(None, None, None))
     sums = np.array([[len(s.tokens), s.with_context.sum(), s.without.sum()] for s in sentences])
     tokens, with_context, without = sums.sum(axis=0)
 
-    def figure(totals: np.ndarray) -> np.ndarray:
+    def saved_bits(totals: np.ndarray) -> np.ndarray:
         return (totals[..., 1] - totals[..., 2]) / totals[..., 0]
 
-    bits = bootstrap(sums, figure, resamples, seed)
+    bits = bootstrap(sums, saved_bits, resamples, seed)
     return CXMI(len(sentences), int(tokens), float(-with_context / tokens), float(-without / tokens), bits)
 
 
 def check_reads_context(inference: Inference) -> None:
-    """Raise UserError unless the model reads preceding sentences, in whatever way."""
+    """Raise UserError unless the model reads preceding sentences, by a gate or by concatenation."""
     if not (reads_preceding(inference.model) or concatenates(inference)):
         raise UserError(
             f"{inference.path} reads no preceding sentence: give --path a model trained with --arch isg_transformer, "
@@ -84,12 +96,12 @@ def check_reads_context(inference: Inference) -> None:
 
 
 def concatenates(inference: Inference) -> bool:
-    """Whether the model's sources are joined to the preceding ones."""
+    """Whether the model's source is concatenated with the preceding sentence."""
     return getattr(inference.task.cfg, "concatenate_preceding", None) is not None
 
 
 def without_context(args: argparse.Namespace, inference: Inference) -> Inference:
-    """The model that has to do without the preceding sentence: that of ``--baseline-path``, or the same one."""
+    """The model of ``--baseline-path``; by default the same model without preceding sentences."""
     if args.baseline_path:
         return Inference.from_options(args, path=args.baseline_path)
     overrides = {"inter_sentence_ablation": "null"} if reads_preceding(inference.model) else {}
@@ -112,7 +124,7 @@ def score_sentences(inference: Inference, baseline: Inference, args: argparse.Na
     """Every sentence of the split that is not too long for either model.
 
     Raises:
-        UserError: there is no such split, no stream of preceding sentences, or every sentence is too long.
+        UserError: the split or its stream of preceding sentences does not exist, or every sentence is too long.
     """
     with_context, without = score_split(inference, args), score_split(baseline, args)
     rows = sorted(with_context.keys() & without.keys())
@@ -134,10 +146,10 @@ def score_sentences(inference: Inference, baseline: Inference, args: argparse.Na
 
 
 def drawn_sentence(sentences: Sequence[SentenceScores], number: Optional[int]) -> SentenceScores:
-    """The sentence of this number; without a number the one whose tokens the preceding sentence saves the most bits.
+    """The sentence of this number; by default the sentence with the most bits saved for each token.
 
     Raises:
-        UserError: there is no such sentence.
+        UserError: no sentence has this number.
     """
     if number is None:
         return max(sentences, key=lambda sentence: float(sentence.saved.mean()))
@@ -149,19 +161,13 @@ def drawn_sentence(sentences: Sequence[SentenceScores], number: Optional[int]) -
     return chosen[0]
 
 
-def cxmi_figure(sentences: Sequence[SentenceScores], overall: CXMI, drawn: SentenceScores) -> Any:
-    """A matplotlib figure: the sentences by the bits saved for each of their target tokens; one sentence's tokens."""
+def cxmi_figure(sentences: Sequence[SentenceScores], overall: CXMI, drawn: SentenceScores) -> Figure:
+    """Above, a histogram of the sentences' saved bits for each target token; below, the saved bits of each token of one
+    sentence."""
     width = token_width(len(drawn.tokens))
     figure = new_figure(width, 6.5)
     above, below = figure.subplots(2, 1)
-    above.hist([float(sentence.saved.mean()) for sentence in sentences], bins=40, color=colour(0))
-    label = f"CXMI {overall.bits.text('.3f')}"
-    above.axvline(overall.bits.value, color="black", label=label)
-    above.axvspan(overall.bits.low, overall.bits.high, color="black", alpha=0.2, label=f"its {COVERAGE:.0%} interval")
-    above.set_xlabel("bits saved for each target token, mean over the sentence")
-    above.set_ylabel("sentences")
-    above.set_title("Sentences that have a preceding one", fontsize=10)
-    above.legend(frameon=False, fontsize=9)
+    _draw_histogram(above, sentences, overall)
     below.bar(range(len(drawn.tokens)), drawn.saved, color=[colour(0 if bits >= 0 else 5) for bits in drawn.saved])
     below.axhline(0, color="black", linewidth=0.8)
     label_tokens(below, drawn.tokens)
@@ -171,6 +177,19 @@ def cxmi_figure(sentences: Sequence[SentenceScores], overall: CXMI, drawn: Sente
     title = f"Sentence {drawn.number}: the preceding sentence saves {drawn.saved.sum():.2f} bits"
     below.set_title(textwrap.fill(title, int(width * 12)), fontsize=10)
     return figure
+
+
+def _draw_histogram(axes: Axes, sentences: Sequence[SentenceScores], overall: CXMI) -> None:
+    bits = overall.bits
+    axes.hist([float(sentence.saved.mean()) for sentence in sentences], bins=40, color=colour(0))
+    if bits.value is not None:
+        axes.axvline(bits.value, color="black", label=f"CXMI {bits.text('.3f')}")
+    if bits.low is not None and bits.high is not None:
+        axes.axvspan(bits.low, bits.high, color="black", alpha=0.2, label=f"its {COVERAGE:.0%} interval")
+    axes.set_xlabel("bits saved for each target token, mean over the sentence")
+    axes.set_ylabel("sentences")
+    axes.set_title("Sentences that have a preceding one", fontsize=10)
+    axes.legend(frameon=False, fontsize=9)
 
 
 def summary_table(found: Dict[str, CXMI]) -> Table:
@@ -218,64 +237,8 @@ def sentence_table(sentences: Sequence[SentenceScores]) -> Table:
     )
 
 
-def get_parser() -> argparse.ArgumentParser:
-    """The command's options."""
-    parser = argparse.ArgumentParser(
-        prog="ctxgates analyze cxmi",
-        description="How many bits the preceding sentence saves for each target word: log2 P with it less log2 P "
-        "without it.",
-    )
-    add_inference_options(parser)
-    parser.add_argument(
-        "--baseline-path",
-        metavar="CHECKPOINT",
-        help="the model without preceding sentences (default: that of --path, every preceding sentence NULL)",
-    )
-    add_bootstrap_options(parser)
-    add_report_options(parser, csv="the scores of each sentence", figure="the sentences' bits, and those of one")
-    parser.add_argument(
-        "--sentence", type=int, metavar="N", help="the sentence drawn, from 1 (default: the one whose tokens save most)"
-    )
-    return parser
-
-
-def main(argv: Optional[Sequence[str]] = None) -> None:
-    """Print the table; write the files and the figure that are asked for."""
-    args = get_parser().parse_args(argv)
-    check_outputs(args)
-    quiet_logging()
-    inference = Inference.from_options(args)
-    check_reads_context(inference)
-    sentences = score_sentences(inference, without_context(args, inference), args)
-    preceded = [sentence for sentence in sentences if sentence.is_preceded]
-    groups = {
-        "all": sentences,
-        "with a preceding sentence": preceded,
-        "without one": [sentence for sentence in sentences if not sentence.is_preceded],
-    }
-    found = {name: measure(group, args.resamples, args.seed) for name, group in groups.items()}
-    figure = None
-    if args.figure:
-        if not preceded:
-            raise UserError(f"no sentence of {args.gen_subset} has a preceding one: there is nothing to draw")
-        figure = cxmi_figure(preceded, found["with a preceding sentence"], drawn_sentence(sentences, args.sentence))
-    print(
-        f"CXMI of {args.path} over {args.gen_subset} of {args.data}; without: {args.baseline_path or 'the same model'}"
-    )
-    print(summary_table(found).text())
-    report = {
-        "path": args.path,
-        "baseline_path": args.baseline_path,
-        "data": args.data,
-        "split": args.gen_subset,
-        "unit": "bits for each target token",
-        **{name.replace(" ", "_"): summary_as_dict(cxmi) for name, cxmi in found.items()},
-    }
-    write_report(args, report, sentence_table(sentences), figure)
-
-
-def summary_as_dict(cxmi: CXMI) -> Dict[str, Any]:
-    """For JSON."""
+def summary_as_dict(cxmi: CXMI) -> Dict[str, object]:
+    """CXMI and the two cross-entropies, for JSON."""
     return {
         "sentences": cxmi.sentences,
         "target_tokens": cxmi.target_tokens,
@@ -283,3 +246,53 @@ def summary_as_dict(cxmi: CXMI) -> Dict[str, Any]:
         "cross_entropy_with": cxmi.cross_entropy_with,
         **cxmi.bits.as_dict("cxmi"),
     }
+
+
+class CXMIAnalysis(Analysis):
+    """How many bits the preceding sentence saves for each target word: log2 P with it less log2 P without it."""
+
+    name = "cxmi"
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """The models, the split, the intervals, the files to write and the sentence drawn."""
+        add_inference_options(parser)
+        parser.add_argument(
+            "--baseline-path",
+            metavar="CHECKPOINT",
+            help="the model without preceding sentences (default: that of --path, every preceding sentence NULL)",
+        )
+        add_bootstrap_options(parser)
+        add_report_options(parser, csv="the scores of each sentence", figure="the sentences' bits, and those of one")
+        help = "the sentence drawn, from 1 (default: the one whose tokens save most)"
+        parser.add_argument("--sentence", type=int, metavar="N", help=help)
+
+    def run(self, args: argparse.Namespace) -> Result:
+        """Score the split with and without preceding sentences."""
+        inference = Inference.from_options(args)
+        check_reads_context(inference)
+        sentences = score_sentences(inference, without_context(args, inference), args)
+        preceded = [sentence for sentence in sentences if sentence.is_preceded]
+        groups = {
+            "all": sentences,
+            "with a preceding sentence": preceded,
+            "without one": [sentence for sentence in sentences if not sentence.is_preceded],
+        }
+        found = {name: measure(group, args.resamples, args.seed) for name, group in groups.items()}
+        if args.figure and not preceded:
+            raise UserError(f"no sentence of {args.gen_subset} has a preceding one: there is nothing to draw")
+        drawn = drawn_sentence(sentences, args.sentence) if args.figure else None
+        baseline = args.baseline_path or "the same model"
+        return Result(
+            headline=f"CXMI of {args.path} over {args.gen_subset} of {args.data}; without: {baseline}",
+            tables=[summary_table(found)],
+            report={
+                "path": args.path,
+                "baseline_path": args.baseline_path,
+                "data": args.data,
+                "split": args.gen_subset,
+                "unit": "bits for each target token",
+                **{name.replace(" ", "_"): summary_as_dict(cxmi) for name, cxmi in found.items()},
+            },
+            csv=sentence_table(sentences),
+            figure=partial(cxmi_figure, preceded, found["with a preceding sentence"], drawn) if drawn else None,
+        )

@@ -2,11 +2,11 @@
 
 ``ctxgates analyze forced-decoding data-bin/X --path plain.pt gated.pt --figure errors.png --json errors.json``
 
-The reference is the decoder's input, and ŷ_i, the model's word for position i, the arg-max over the vocabulary.
+The decoder's input is the reference, and ŷ_i is the arg-max over the vocabulary at position i.
 
-* FER, the forced decoding error rate: the share of all target positions, end of sentence included, where ŷ_i ≠ y_i.
-* CER, the context selection error rate: the share of the same positions where z*(ŷ_i) ≠ z*(y_i), both labels (equation
-  7) after the same source sentence and the same target words before, and neither of them *ignore*.
+* FER, the forced decoding error rate: the share of all target positions, end of sentence included, with ŷ_i ≠ y_i.
+* CER, the context selection error rate: the share of the same positions with z*(ŷ_i) ≠ z*(y_i). Both labels (equation
+  7) are for the same source sentence and the same preceding target words, and neither is *ignore*.
 * CE/FE = CER/FER, the share of translation errors that are context selection errors.
 """
 
@@ -14,48 +14,59 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Sequence
+from typing import TYPE_CHECKING, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_ctxgates.analysis.bootstrap import Estimate, add_bootstrap_options, bootstrap
-from fairseq_ctxgates.analysis.figures import new_figure, panels
-from fairseq_ctxgates.analysis.inference import Inference, add_inference_options, checkpoint_paths, quiet_logging
-from fairseq_ctxgates.analysis.report import Table, add_report_options, check_outputs, write_report
+from fairseq_ctxgates.analysis.analysis import Analysis
+from fairseq_ctxgates.analysis.bootstrap import Estimate, add_bootstrap_options, bootstrap, ratio
+from fairseq_ctxgates.analysis.figures import Bar, new_figure, panels
+from fairseq_ctxgates.analysis.inference import (
+    Batch,
+    Inference,
+    TranslationModel,
+    add_inference_options,
+    as_context_model,
+    checkpoint_paths,
+    first_data_dir,
+    run_without_attention,
+)
+from fairseq_ctxgates.analysis.options import add_names_option
+from fairseq_ctxgates.analysis.report import Cell, Result, Table, add_report_options
 from fairseq_ctxgates.analysis.systems import system_names
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE
 from fairseq_ctxgates.context_gates.pmi.labelling import GateLabeller, load_labeller
 from fairseq_ctxgates.context_gates.pmi.sentences import Sentences, starts
 from fairseq_ctxgates.errors import UserError
 
-# What is summed over sentences.
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Columns of the counts that are summed over sentences.
 TOKENS, ERRORS, CONTEXT_ERRORS = range(3)
-# Name of a rate: the sums it divides.
+# Name of a rate: the columns of its numerator and denominator.
 RATES = {"FER": (ERRORS, TOKENS), "CER": (CONTEXT_ERRORS, TOKENS), "CE/FE": (CONTEXT_ERRORS, ERRORS)}
 
 
 @torch.no_grad()
-def predicted_words(model: Any, batch: Dict[str, Any], padding: int) -> List[np.ndarray]:
-    """The arg-max of forced decoding for each target token of a batch, (its target length,) for each sentence, in the
-    order of the batch."""
+def predicted_words(model: TranslationModel, batch: Batch, padding: int) -> List[np.ndarray]:
+    """The arg-max of forced decoding for each target token: for each sentence of the batch, (target length,)."""
     is_token = batch["target"].ne(padding)
-    if hasattr(model, "required_streams"):  # one of ours leaves out what is not needed
-        words = model(**batch["net_input"], return_attention=False, output_positions=is_token)[0].argmax(dim=-1)
+    if as_context_model(model) is not None:  # such a model computes the output layer for target tokens only
+        words = run_without_attention(model, batch, output_positions=is_token)[0].argmax(dim=-1)
     else:
         words = _scores(model, batch).argmax(dim=-1)[is_token]
     return [part.cpu().numpy() for part in words.split(is_token.sum(dim=1).tolist())]
 
 
-def _scores(model: Any, batch: Dict[str, Any]) -> Tensor:
-    """What has its maximum where the probabilities have it, (batch, target length, vocabulary)."""
+def _scores(model: TranslationModel, batch: Batch) -> Tensor:
+    """Scores with the same arg-max as the probabilities, (batch, target length, vocabulary)."""
     output = model(**batch["net_input"])
     if getattr(model.decoder, "adaptive_softmax", None) is None:
-        logits: Tensor = output[0]
-        return logits
-    log_probs: Tensor = model.get_normalized_probs(output, log_probs=True)  # with the target it would skip clusters
-    return log_probs
+        return output[0]
+    return model.get_normalized_probs(output, log_probs=True)  # given the target, it would leave out clusters
 
 
 def count_errors(
@@ -67,14 +78,14 @@ def count_errors(
     """The number of target positions, errors and context selection errors of each sentence.
 
     Args:
-        sources: token ids of each sentence
-        targets: the same of its reference
-        predictions: the word predicted for each of the target's, as :func:`predicted_words`
+        sources: for each sentence its token ids, (source length,)
+        targets: the token ids of its reference, (target length,)
+        predictions: the word predicted for each target token, (target length,), as by :func:`predicted_words`
 
     Returns:
         (sentences, 3) int64: TOKENS, ERRORS, CONTEXT_ERRORS
     """
-    source, target = flat(sources), flat(targets)
+    source, target = concatenate(sources), concatenate(targets)
     words = np.concatenate(predictions)
     labels, predicted = (labeller.label_sentences(source, target, chosen) for chosen in (target.ids, words))
     is_labelled = (labels != IGNORE) & (predicted != IGNORE)
@@ -82,31 +93,30 @@ def count_errors(
     return np.add.reduceat(at_token, target.start[:-1], axis=1).T
 
 
-def flat(sentences: Sequence[np.ndarray]) -> Sentences:
-    """Sentences one after the other."""
+def concatenate(sentences: Sequence[np.ndarray]) -> Sentences:
+    """The sentences, each (length,), in one array."""
     return Sentences(np.concatenate(sentences), starts(np.array([len(sentence) for sentence in sentences])))
 
 
 def forced_decoding_errors(
     inference: Inference, split: str, max_tokens: Optional[int] = None, batch_size: Optional[int] = None
 ) -> np.ndarray:
-    """The errors of a model over a split, see :func:`count_errors`: a row for each of the split's sentences, zeros for
-    one that is longer than the model's positions.
+    """The errors of a model over a split: a row of :func:`count_errors` for each sentence, zeros for a sentence that is
+    longer than the model's positions.
 
     Raises:
-        UserError: there is no such split, or the tables of ``ctxgates gate-labels`` are not in the data directory.
+        UserError: the split does not exist, or the data directory lacks the tables of ``ctxgates gate-labels``.
     """
-    languages = inference.task.cfg.source_lang, inference.task.cfg.target_lang
-    labeller = load_labeller(inference.data_dir, *languages)
+    labeller = load_labeller(inference.data_dir, *inference.languages)
     padding = inference.task.target_dictionary.pad()
     rows: List[int] = []
     predictions: List[np.ndarray] = []
     for batch in inference.batches(split, max_tokens, batch_size):
         rows += batch["id"].tolist()
         predictions += predicted_words(inference.model, batch, padding)
-    sides = [inference.split(split).load_language(language) for language in languages]
-    sources, targets = ([side[row].numpy() for row in rows] for side in sides)
-    errors = np.zeros((len(sides[0]), 3), np.int64)
+    texts = [inference.split(split).load_language(language) for language in inference.languages]
+    sources, targets = ([text[row].numpy() for row in rows] for text in texts)
+    errors = np.zeros((len(texts[0]), 3), np.int64)
     if rows:
         errors[rows] = count_errors(labeller, sources, targets, predictions)
     return errors
@@ -114,10 +124,10 @@ def forced_decoding_errors(
 
 @dataclass(frozen=True)
 class Comparison:
-    """The errors of several systems over the sentences that all of them read.
+    """The errors of several systems over the same sentences.
 
     names: of the systems, the baseline first
-    errors: for each system (sentences, 3), as of :func:`forced_decoding_errors`
+    errors: for each system (sentences, 3), as from :func:`forced_decoding_errors`
     resamples, seed: of the bootstrap
     """
 
@@ -126,28 +136,41 @@ class Comparison:
     resamples: int
     seed: int
 
+    @classmethod
+    def of_common_sentences(
+        cls, names: Sequence[str], errors: Sequence[np.ndarray], resamples: int, seed: int
+    ) -> Comparison:
+        """The comparison over the sentences that no system left out.
+
+        Raises:
+            UserError: there are no such sentences.
+        """
+        is_read = np.logical_and.reduce([counts[:, TOKENS] > 0 for counts in errors])
+        if not is_read.any():
+            raise UserError("no sentence is short enough for every model")
+        return cls(names, [counts[is_read] for counts in errors], resamples, seed)
+
     def rate(self, system: int, name: str) -> Estimate:
         """FER, CER or CE/FE of a system, from 0 to 1."""
-        above, below = RATES[name]
-        return bootstrap(self.errors[system], lambda sums: _ratio(sums, above, below), self.resamples, self.seed)
+        return bootstrap(self.errors[system], lambda sums: ratio(sums, *RATES[name]), self.resamples, self.seed)
 
     def difference(self, system: int, name: str) -> Estimate:
-        """The rate less that of the first system, with the paired interval; undefined for the first itself."""
+        """The rate minus the baseline's, with the paired interval; undefined for the baseline itself."""
         if system == 0:
             return Estimate(None, None, None)
         both = np.concatenate([self.errors[system], self.errors[0]], axis=1)
-        above, below = RATES[name]
+        numerator, denominator = RATES[name]
 
-        def figure(sums: np.ndarray) -> np.ndarray:
-            return _ratio(sums, above, below) - _ratio(sums, above + 3, below + 3)
+        def rate_difference(sums: np.ndarray) -> np.ndarray:
+            return ratio(sums, numerator, denominator) - ratio(sums, numerator + 3, denominator + 3)
 
-        return bootstrap(both, figure, self.resamples, self.seed)
+        return bootstrap(both, rate_difference, self.resamples, self.seed)
 
-    def as_dicts(self) -> List[Dict[str, Any]]:
-        """All figures of each system, in percent."""
+    def as_dicts(self) -> List[Dict[str, Cell]]:
+        """All values of each system, rates in percent."""
         rows = []
         for number, name in enumerate(self.names):
-            row: Dict[str, Any] = {"system": name}
+            row: Dict[str, Cell] = {"system": name}
             for key, total in zip(("errors", "context_errors"), self.errors[number].sum(axis=0)[1:].tolist()):
                 row[key] = total
             for rate in RATES:
@@ -157,31 +180,14 @@ class Comparison:
         return rows
 
 
-def _ratio(sums: np.ndarray, above: int, below: int) -> np.ndarray:
-    with np.errstate(invalid="ignore"):
-        return np.asarray(sums[..., above] / sums[..., below])
-
-
-def compare(names: Sequence[str], errors: Sequence[np.ndarray], resamples: int, seed: int) -> Comparison:
-    """The comparison of systems over the sentences that none of them left out.
-
-    Raises:
-        UserError: there is no such sentence.
-    """
-    is_read = np.logical_and.reduce([counts[:, TOKENS] > 0 for counts in errors])
-    if not is_read.any():
-        raise UserError("no sentence is short enough for every model")
-    return Comparison(names, [counts[is_read] for counts in errors], resamples, seed)
-
-
 def tables(comparison: Comparison) -> List[Table]:
-    """The rates of each system, and where there are several their differences to the first, in percent."""
+    """The rates of each system and, for several systems, the differences to the first, in percent."""
     rows, differences = [], []
     for number, name in enumerate(comparison.names):
         rows.append([name, *(comparison.rate(number, rate).times(100).text(".1f") for rate in RATES)])
         if number:
-            shown = (comparison.difference(number, rate).times(100).text("+.2f") for rate in RATES)
-            differences.append([name, *shown])
+            texts = (comparison.difference(number, rate).times(100).text("+.2f") for rate in RATES)
+            differences.append([name, *texts])
     found = [Table({"system": "", **{f"{rate} (%)": "" for rate in RATES}}, rows)]
     if differences:
         first = comparison.names[0]
@@ -189,63 +195,74 @@ def tables(comparison: Comparison) -> List[Table]:
     return found
 
 
-def error_figure(comparison: Comparison, about: str) -> Any:
-    """A matplotlib figure: bars of the rates with their intervals, a panel each."""
+def error_figure(comparison: Comparison, title: str) -> Figure:
+    """A panel for each rate, with a bar and its interval for each system."""
     figure = new_figure(3.2 * len(RATES), 3.6)
-    drawn = {}
+    by_panel = {}
     for name in RATES:
         rates = [comparison.rate(number, name).times(100) for number in range(len(comparison.names))]
-        drawn[f"{name} (%)"] = [(rate.value, (rate.low, rate.high)) for rate in rates]
-    panels(figure, comparison.names, drawn, about)
+        by_panel[f"{name} (%)"] = [Bar(rate.value, (rate.low, rate.high)) for rate in rates]
+    panels(figure, comparison.names, by_panel, title)
     return figure
 
 
-def get_parser() -> argparse.ArgumentParser:
-    """The command's options."""
-    parser = argparse.ArgumentParser(
-        prog="ctxgates analyze forced-decoding",
-        description="Forced decoding error rate (FER), context selection error rate (CER) and CE/FE of any number of "
-        "models, fairseq's own too, with bootstrap intervals that are paired. The first model is the baseline.",
-    )
-    add_inference_options(parser, several=True)
-    parser.add_argument("--names", nargs="+", metavar="NAME", help="the models' names (default: from --path)")
-    add_bootstrap_options(parser)
-    add_report_options(parser, csv="the figures of each model", figure="the rates")
-    return parser
+class ForcedDecodingAnalysis(Analysis):
+    """Forced decoding error rate (FER), context selection error rate (CER) and CE/FE of any number of models, fairseq's
+    own too, with bootstrap intervals that are paired. The first model is the baseline.
+    """
+
+    name = "forced-decoding"
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """The models, the split, the intervals and the files to write."""
+        add_inference_options(parser, several=True)
+        add_names_option(parser, "models", "--path")
+        add_bootstrap_options(parser)
+        add_report_options(parser, csv="the figures of each model", figure="the rates")
+
+    def run(self, args: argparse.Namespace) -> Result:
+        """Count the errors of every model."""
+        paths = checkpoint_paths(args)
+        names = system_names(paths, args.names)
+        errors, languages = count_model_errors(paths, args)
+        comparison = Comparison.of_common_sentences(names, errors, args.resamples, args.seed)
+        sentences, tokens = len(comparison.errors[0]), int(comparison.errors[0][:, TOKENS].sum())
+        scope = f"{languages}: {sentences} sentences, {tokens} target tokens"
+        over = f"forced decoding over {args.gen_subset} of"
+        left_out = len(errors[0]) - sentences
+        note = f" ({left_out} sentences are too long for a model)" if left_out else ""
+        rows = comparison.as_dicts()
+        return Result(
+            headline=f"{over} {args.data}, {scope}{note}",
+            tables=tables(comparison),
+            report={
+                "data": args.data,
+                "split": args.gen_subset,
+                "languages": languages,
+                "sentences": sentences,
+                "target_tokens": tokens,
+                "unit": "percent",
+                "resamples": args.resamples,
+                "seed": args.seed,
+                "systems": [{"path": path, **row} for path, row in zip(paths, rows)],
+            },
+            csv=Table(dict.fromkeys(rows[0], ""), [list(row.values()) for row in rows]),
+            figure=lambda: error_figure(comparison, f"{over} {first_data_dir(args.data).name}, {scope}"),
+        )
 
 
-def main(argv: Optional[Sequence[str]] = None) -> None:
-    """Print the tables; write the files that are asked for."""
-    args = get_parser().parse_args(argv)
-    check_outputs(args)
-    quiet_logging()
-    paths = checkpoint_paths(args)
-    names = system_names(paths, args.names)
+def count_model_errors(paths: Sequence[str], args: argparse.Namespace) -> Tuple[List[np.ndarray], str]:
+    """The errors of each model over the split, and the models' languages, such as ``de-en``.
+
+    Raises:
+        UserError: the models translate between different languages.
+    """
     errors, languages = [], ""
     for path in paths:
         inference = Inference.from_options(args, path)
-        pair = f"{inference.task.cfg.source_lang}-{inference.task.cfg.target_lang}"
+        pair = "-".join(inference.languages)
         if languages not in ("", pair):
             raise UserError(f"{path} translates {pair}, {paths[0]} {languages}: compare models of one direction")
         languages = pair
         errors.append(forced_decoding_errors(inference, args.gen_subset, args.max_tokens, args.batch_size))
-    comparison = compare(names, errors, args.resamples, args.seed)
-    sentences, tokens = len(comparison.errors[0]), int(comparison.errors[0][:, TOKENS].sum())
-    over = f"forced decoding over {args.gen_subset} of {{}}, {languages}: {sentences} sentences, {tokens} target tokens"
-    left_out = len(errors[0]) - sentences
-    print(over.format(args.data) + (f" ({left_out} sentences are too long for a model)" if left_out else ""))
-    print("\n\n".join(table.text() for table in tables(comparison)))
-    rows = comparison.as_dicts()
-    report = {
-        "data": args.data,
-        "split": args.gen_subset,
-        "languages": languages,
-        "sentences": sentences,
-        "target_tokens": tokens,
-        "unit": "percent",
-        "resamples": args.resamples,
-        "seed": args.seed,
-        "systems": [{"path": path, **row} for path, row in zip(paths, rows)],
-    }
-    figure = error_figure(comparison, over.format(inference.data_dir.name)) if args.figure else None
-    write_report(args, report, Table(dict.fromkeys(rows[0], ""), [list(row.values()) for row in rows]), figure)
+    return errors, languages

@@ -1,9 +1,9 @@
-"""Statistics and pictures of context gates (Li et al. 2020, Table 4).
+"""Statistics and figures of context gates (Li et al. 2020, Table 4).
 
 ``ctxgates analyze gates data-bin/X --path checkpoint.pt --figure gates.png --histogram all.png --json gates.json``
 
-The gates are those of forced decoding: the reference is the decoder's input. A gate z is the weight of the source;
-every component of the vector counts by itself, at every target position that is not padding, end of sentence included.
+The gates are those of forced decoding: the decoder's input is the reference. A gate z is the weight of the source. Each
+component of the vector counts separately, at every target position except padding, end of sentence included.
 """
 
 from __future__ import annotations
@@ -12,19 +12,31 @@ import argparse
 import textwrap
 from collections import defaultdict
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Dict, List, Optional
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fairseq_ctxgates.analysis.analysis import Analysis
 from fairseq_ctxgates.analysis.figures import colour, label_tokens, legend_above, new_figure
-from fairseq_ctxgates.analysis.inference import Inference, add_inference_options, quiet_logging
-from fairseq_ctxgates.analysis.report import Table, add_report_options, check_outputs, write_figure, write_report
+from fairseq_ctxgates.analysis.inference import (
+    Batch,
+    Inference,
+    add_inference_options,
+    as_context_model,
+    run_without_attention,
+)
+from fairseq_ctxgates.analysis.options import add_file_option
+from fairseq_ctxgates.analysis.report import Cell, Result, Table, add_report_options
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE, SOURCE, TARGET
 from fairseq_ctxgates.context_gates.gate_regularized_cross_entropy import gate_hinge, gate_sums
 from fairseq_ctxgates.errors import UserError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 BINS = 50  # of the histogram, from 0 to 1
 LABEL_NAMES = {SOURCE: "source", TARGET: "target", IGNORE: "–"}
@@ -32,11 +44,12 @@ LABEL_NAMES = {SOURCE: "source", TARGET: "target", IGNORE: "–"}
 
 @dataclass(frozen=True)
 class GateSummary:
-    """What is said of the gates of one layer, or of all.
+    """Statistics of the gates of one layer, or of all layers.
 
-    ``mean`` and ``variance`` are over all components; ``agreement`` is the share of components on their label's side of
-    one half; ``hinge`` is the regularizer (equation 5), its mean over components and labelled positions. The last two
-    are None without labels.
+    mean, variance: over all components
+    agreement: the share of components that agree with their label: above 1/2 for source, below 1/2 for target; None
+        without labels
+    hinge: the regularizer (equation 5), its mean over components and labelled positions; None without labels
     """
 
     mean: float
@@ -46,13 +59,13 @@ class GateSummary:
 
 
 class GateStatistics:
-    """Sums over the gates of any number of batches, for each layer, and the summaries they give."""
+    """Sums over the gates of any number of batches for each layer, and the summaries computed from them."""
 
     def __init__(self) -> None:
         self.sentences = 0
         self.tokens = 0
         self.labels = {SOURCE: 0, TARGET: 0}
-        # Python's floats are of double precision, as sums over a whole corpus need.
+        # Sums over a whole corpus need the double precision of Python's floats.
         self._sums: Dict[int, Dict[str, float]] = {}
         self._histograms: Dict[int, np.ndarray] = {}
 
@@ -62,7 +75,7 @@ class GateStatistics:
         Args:
             gates: z by the number of its layer, each (target length, batch, embed dim)
             is_token: (batch, target length), false at padding
-            labels: (batch, target length): SOURCE, TARGET or IGNORE; None where there are no labels
+            labels: (batch, target length): SOURCE, TARGET or IGNORE; None without labels
         """
         self.sentences += is_token.size(0)
         self.tokens += int(is_token.sum())
@@ -82,12 +95,13 @@ class GateStatistics:
 
     @property
     def labelled_tokens(self) -> int:
-        """The target positions whose label is SOURCE or TARGET."""
+        """The number of target positions whose label is SOURCE or TARGET."""
         return sum(self.labels.values())
 
     @property
     def majority_share(self) -> Optional[float]:
-        """The share of the commoner label: the agreement of gates that are always on its side. None without labels."""
+        """The share of the more frequent label, which is the agreement of gates that always choose this label; None
+        without labels."""
         return max(self.labels.values()) / self.labelled_tokens if self.labelled_tokens else None
 
     @property
@@ -96,7 +110,7 @@ class GateStatistics:
         return sorted(self._sums)
 
     def summary(self, layer: Optional[int] = None) -> GateSummary:
-        """The summary of one layer; without a number that of all layers together, where every layer weighs the same."""
+        """The summary of one layer, or of all layers together with equal weights."""
         chosen = [self._sums[number] for number in (self.layers if layer is None else [layer])]
         sums = {key: sum(layer_sums[key] for layer_sums in chosen) for key in chosen[0]}
         mean = sums["gate_sum"] / sums["gate_count"]
@@ -107,11 +121,11 @@ class GateStatistics:
         return GateSummary(mean, variance, agreement, sums["hinge"] / (self.labelled_tokens * len(chosen)))
 
     def histogram(self, layer: int) -> np.ndarray:
-        """How many components of a layer's gates lie in each of ``BINS`` equal parts of 0 to 1."""
+        """The number of components of a layer's gates in each of ``BINS`` equal parts of 0 to 1, (bins,)."""
         return self._histograms[layer]
 
-    def as_dict(self) -> Dict[str, Any]:
-        """Everything, for JSON."""
+    def as_dict(self) -> Dict[str, object]:
+        """All statistics, for JSON."""
         return {
             "sentences": self.sentences,
             "target_tokens": self.tokens,
@@ -124,16 +138,17 @@ class GateStatistics:
 
 
 @torch.no_grad()
-def read_gates(inference: Inference, batch: Dict[str, Any]) -> Dict[int, Tensor]:
+def read_gates(inference: Inference, batch: Batch) -> Dict[int, Tensor]:
     """The gates of a batch by the number of their layer, each (target length, batch, embed dim).
 
     Raises:
         UserError: the model has no context gates.
     """
-    if not getattr(inference.model, "gated_layers", 0):
+    model = as_context_model(inference.model)
+    if model is None or not model.layers_that_return("context_gates"):
         raise UserError(f"{inference.path} has no context gates: train with --arch rcg_transformer, or --context-gate")
-    _, extra = inference.model(**batch["net_input"], return_gates=True, return_attention=False, features_only=True)
-    gates: Dict[int, Tensor] = extra["gates"]
+    _, extra = run_without_attention(inference.model, batch, returns=("context_gates",), features_only=True)
+    gates: Dict[int, Tensor] = extra["context_gates"]
     return gates
 
 
@@ -143,7 +158,7 @@ def gate_statistics(
     """The statistics of a model's gates over a split.
 
     Raises:
-        UserError: the model has no context gates, or there is no such split.
+        UserError: the model has no context gates, or the split does not exist.
     """
     statistics = GateStatistics()
     padding = inference.task.target_dictionary.pad()
@@ -154,10 +169,13 @@ def gate_statistics(
 
 @dataclass(frozen=True)
 class SentenceGates:
-    """The gates of one sentence, as they are drawn.
+    """The gates of one sentence, for the heat map.
 
-    ``means`` holds, for each layer from the bottom and each target token, the mean of z over its components: (layers,
-    target length). ``labels`` has a name for each token, or is None.
+    source: the sentence
+    tokens: of the target
+    layers: their numbers, from the bottom
+    means: the mean of z over its components, (layers, target length)
+    labels: the name of each target token's label; None without labels
     """
 
     source: str
@@ -171,7 +189,7 @@ def sentence_gates(inference: Inference, split: str, number: int) -> SentenceGat
     """The gates of a sentence of a split, by its number in the split, from 1.
 
     Raises:
-        UserError: the split has no such sentence, or the model no context gates.
+        UserError: no sentence of the split has this number, or the model has no context gates.
     """
     dataset = inference.load_split(split)
     if not 1 <= number <= len(dataset):
@@ -189,8 +207,8 @@ def sentence_gates(inference: Inference, split: str, number: int) -> SentenceGat
     )
 
 
-def gate_figure(sentence: SentenceGates) -> Any:
-    """A matplotlib figure: the heat map of a sentence's gates, a row for each layer, a column for each target token."""
+def gate_figure(sentence: SentenceGates) -> Figure:
+    """The heat map of a sentence's gates, a row for each layer and a column for each target token."""
     layers, length = sentence.means.shape
     width = max(6.0, 0.55 * length + 2.5)
     figure = new_figure(width, 0.5 * layers + 2.6)
@@ -199,25 +217,29 @@ def gate_figure(sentence: SentenceGates) -> Any:
     for row in range(layers):
         for column in range(length):
             z = float(sentence.means[row, column])
-            colour = "white" if abs(z - 0.5) > 0.3 else "black"
-            axes.text(column, row, f"{z:.2f}", ha="center", va="center", fontsize=7, color=colour)
+            text_colour = "white" if abs(z - 0.5) > 0.3 else "black"
+            axes.text(column, row, f"{z:.2f}", ha="center", va="center", fontsize=7, color=text_colour)
     label_tokens(axes, sentence.tokens)
     axes.set_yticks(range(layers))
     axes.set_yticklabels([str(layer) for layer in sentence.layers])
     axes.set_xlabel("target token, given the reference before it")
     axes.set_ylabel("decoder layer")
     if sentence.labels is not None:
-        top = axes.secondary_xaxis("top")
-        top.set_xticks(range(length))
-        top.set_xticklabels(sentence.labels, fontsize=7)
-        top.set_xlabel("label z* (–: ignored)", fontsize=8)
+        _draw_gate_labels(axes, sentence.labels)
     figure.colorbar(image, ax=axes, label="weight of the source\n(mean over components)")
     figure.suptitle(textwrap.fill(f"Context gates for: {sentence.source}", int(width * 11)), fontsize=10)
     return figure
 
 
-def histogram_figure(statistics: GateStatistics, about: str) -> Any:
-    """A matplotlib figure: how the components of the gates are spread over 0 to 1, a line for each layer."""
+def _draw_gate_labels(axes: Axes, labels: List[str]) -> None:
+    top = axes.secondary_xaxis("top")
+    top.set_xticks(range(len(labels)))
+    top.set_xticklabels(labels, fontsize=7)
+    top.set_xlabel("label z* (–: ignored)", fontsize=8)
+
+
+def histogram_figure(statistics: GateStatistics, title: str) -> Figure:
+    """The histogram of the gates' components from 0 to 1, a line for each layer."""
     figure = new_figure(6.4, 3.6)
     axes = figure.add_subplot()
     edges = np.linspace(0, 1, BINS + 1)
@@ -230,13 +252,13 @@ def histogram_figure(statistics: GateStatistics, about: str) -> Any:
     axes.set_xlabel("z, the weight of the source")
     axes.set_ylabel(f"components (% in {1 / BINS:g})")
     legend_above(axes, columns=6)
-    figure.suptitle(about, fontsize=10)
+    figure.suptitle(title, fontsize=10)
     return figure
 
 
 def summary_table(statistics: GateStatistics) -> Table:
     """A row for each layer and one for all."""
-    rows = []
+    rows: List[List[Cell]] = []
     for layer in [*statistics.layers, None]:
         summary = statistics.summary(layer)
         name = "all" if layer is None else str(layer)
@@ -245,7 +267,7 @@ def summary_table(statistics: GateStatistics) -> Table:
 
 
 def describe(statistics: GateStatistics) -> str:
-    """What the statistics were measured on, in words."""
+    """The number of sentences, tokens and labels that the statistics are computed from."""
     text = f"{statistics.sentences} sentences, {statistics.tokens} target tokens"
     if statistics.majority_share is None:
         return f"{text}, no gate labels (ctxgates gate-labels makes them)"
@@ -256,34 +278,36 @@ def describe(statistics: GateStatistics) -> str:
     )
 
 
-def get_parser() -> argparse.ArgumentParser:
-    """The command's options."""
-    parser = argparse.ArgumentParser(
-        prog="ctxgates analyze gates",
-        description="Mean and variance of context gates over a data split, their agreement with the gate labels, their "
-        "histogram, and a heat map over one sentence.",
-    )
-    add_inference_options(parser)
-    parser.add_argument("--sentence", type=int, default=1, metavar="N", help="the sentence drawn, from 1 (default: 1)")
-    parser.add_argument("--histogram", type=Path, metavar="PNG", help="draw the histogram of all gates to this file")
-    add_report_options(parser, csv="the table", figure="the gates of one sentence")
-    return parser
+class GateAnalysis(Analysis):
+    """Mean and variance of context gates over a data split, their agreement with the gate labels, their histogram, and
+    a heat map over one sentence.
+    """
 
+    name = "gates"
+    output_options = (*Analysis.output_options, "histogram")
 
-def main(argv: Optional[Sequence[str]] = None) -> None:
-    """Print the table; write the files that are asked for."""
-    args = get_parser().parse_args(argv)
-    check_outputs(args, ("json", "csv", "figure", "histogram"))
-    quiet_logging()
-    inference = Inference.from_options(args, load_gate_labels=True)
-    figure = gate_figure(sentence_gates(inference, args.gen_subset, args.sentence)) if args.figure else None
-    statistics = gate_statistics(inference, args.gen_subset, args.max_tokens, args.batch_size)
-    print(f"context gates of {args.path} over {args.gen_subset} of {args.data}: {describe(statistics)}")
-    table = summary_table(statistics)
-    print(table.text())
-    report = {"path": args.path, "data": args.data, "split": args.gen_subset, **statistics.as_dict()}
-    if args.histogram:
-        about = f"context gates over {args.gen_subset} of {inference.data_dir.name}"
-        write_figure(args.histogram, histogram_figure(statistics, f"{about}: {statistics.tokens} target tokens"))
-        print(f"written: {args.histogram}")
-    write_report(args, report, table, figure)
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """The model, the split, the sentence drawn and the files to write."""
+        add_inference_options(parser)
+        help = "the sentence drawn, from 1 (default: 1)"
+        parser.add_argument("--sentence", type=int, default=1, metavar="N", help=help)
+        add_file_option(parser, "--histogram", "draw the histogram of all gates to this file", metavar="PNG")
+        add_report_options(parser, csv="the table", figure="the gates of one sentence")
+
+    def run(self, args: argparse.Namespace) -> Result:
+        """Read the gates of the split, after those of the sentence drawn."""
+        inference = Inference.from_options(args, load_gate_labels=True)
+        drawn = sentence_gates(inference, args.gen_subset, args.sentence) if args.figure else None
+        statistics = gate_statistics(inference, args.gen_subset, args.max_tokens, args.batch_size)
+        table = summary_table(statistics)
+        over = f"context gates over {args.gen_subset} of {inference.data_dir.name}"
+        return Result(
+            headline=f"context gates of {args.path} over {args.gen_subset} of {args.data}: {describe(statistics)}",
+            tables=[table],
+            report={"path": args.path, "data": args.data, "split": args.gen_subset, **statistics.as_dict()},
+            csv=table,
+            figure=partial(gate_figure, drawn) if drawn else None,
+            more_figures={
+                "histogram": lambda: histogram_figure(statistics, f"{over}: {statistics.tokens} target tokens")
+            },
+        )

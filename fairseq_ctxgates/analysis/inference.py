@@ -4,44 +4,71 @@ from __future__ import annotations
 
 import argparse
 import ast
-import logging
-import warnings
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Protocol, Sequence, Tuple
 
 import torch
 from fairseq import checkpoint_utils, utils
+from fairseq.data import FairseqDataset
 from fairseq.tasks.translation import TranslationTask
+from torch import Tensor
 
-import fairseq_ctxgates  # noqa: F401  registers what a checkpoint may be made of
+from fairseq_ctxgates.analysis.options import add_data_options, add_split_option
 from fairseq_ctxgates.data.data_directory import Split, find_splits
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.tasks.context_translation import ContextTranslationTask
+
+if TYPE_CHECKING:
+    from fairseq_ctxgates.models.context_model import ContextModel
+
+# This package's models and tasks are imported in functions only: those of --user-dir must be registered before them.
+
+Batch = Dict[str, Any]  # what fairseq's datasets collate: tensors, numbers and, under "net_input", the model's input
+
+
+class TranslationModel(Protocol):
+    """What the analyses use of fairseq's encoder-decoder models."""
+
+    encoder: Any
+    decoder: Any
+
+    def __call__(self, **net_input: Any) -> Tuple[Tensor, Any]:
+        """Scores of the vocabulary, (batch, target length, vocabulary), and what else the decoder returns."""
+
+    def get_normalized_probs(
+        self, net_output: Tuple[Tensor, Any], log_probs: bool, sample: Optional[Batch] = None
+    ) -> Tensor:
+        """Probabilities of the vocabulary, or their logarithms, (batch, target length, vocabulary)."""
+
+    def max_positions(self) -> Tuple[int, int]:
+        """The longest source and target that the model can read."""
 
 
 def add_inference_options(parser: argparse.ArgumentParser, several: bool = False) -> None:
     """The options of every analysis that runs a model over a split, named as in ``fairseq-validate``; with ``several``
-    there may be more than one model (see :func:`checkpoint_paths`)."""
+    ``--path`` may name more than one model (see :func:`checkpoint_paths`)."""
     add_model_options(parser, several)
-    parser.add_argument("--gen-subset", default="test", metavar="SPLIT", help="data split to run over (default: test)")
+    add_split_option(parser, "data split to run over")
     add_batch_options(parser)
 
 
 def add_model_options(parser: argparse.ArgumentParser, several: bool = False) -> None:
-    """Which model, or models, and the data directory that has its dictionaries."""
-    parser.add_argument("data", help="binarized data directory")
-    parser.add_argument("-s", "--source-lang", metavar="SRC", help="source language (default: as in training)")
-    parser.add_argument("-t", "--target-lang", metavar="TRG", help="target language (default: as in training)")
+    """The model or models, and the data directory with their dictionaries."""
+    add_data_options(parser, "binarized data directory", "default: as in training")
     if several:
         parser.add_argument(
             "--path", required=True, nargs="+", metavar="CHECKPOINT", help="the trained models (a.pt b.pt or a.pt:b.pt)"
         )
     else:
         parser.add_argument("--path", required=True, metavar="CHECKPOINT", help="the trained model")
+    parser.add_argument(
+        "--user-dir",
+        metavar="DIR",
+        help="folder of your own models or mechanisms, as for fairseq-train (default: none)",
+    )
 
 
 def add_batch_options(parser: argparse.ArgumentParser) -> None:
-    """How large a batch is, where it is computed, and with which of the model's options changed."""
+    """The size of a batch, the device, and the model's options to override."""
     parser.add_argument("--max-tokens", type=int, metavar="N", help="maximum number of tokens in a batch")
     parser.add_argument(
         "--batch-size", type=int, metavar="N", help="maximum number of sentences in a batch (default: 64)"
@@ -49,7 +76,7 @@ def add_batch_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cpu", action="store_true", help="use the CPU even where there is a GPU")
     parser.add_argument(
         "--model-overrides",
-        type=options_by_name,
+        type=parse_overrides,
         default={},
         metavar="DICT",
         help="options that replace those of training, as fairseq-generate's: \"{'inter_sentence_ablation': 'null'}\"",
@@ -57,35 +84,75 @@ def add_batch_options(parser: argparse.ArgumentParser) -> None:
 
 
 def checkpoint_paths(args: argparse.Namespace) -> List[str]:
-    """The checkpoints that ``--path`` names, where it may name several."""
+    """The checkpoints that ``--path`` names, for an analysis of several models."""
     return [path for given in args.path for path in utils.split_paths(given)]
 
 
-def options_by_name(text: str) -> Dict[str, Any]:
-    """A Python dictionary, as ``fairseq-generate --model-overrides`` reads it."""
+def parse_overrides(text: str) -> Dict[str, object]:
+    """A Python dictionary of options, as ``fairseq-generate --model-overrides`` reads it."""
     try:
         return dict(ast.literal_eval(text))
     except (SyntaxError, TypeError, ValueError) as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not a dictionary such as {{'dropout': 0.1}}") from error
 
 
-def quiet_logging() -> None:
-    """Log warnings only: fairseq lets every library log to the terminal, which would bury an analysis's table."""
-    logging.getLogger().setLevel(logging.WARNING)
-    for message in ("pin_memory", "mismatched key_padding_mask"):  # what fairseq asks of torch
-        warnings.filterwarnings("ignore", message=f".*{message}")
+def first_data_dir(data: str) -> Path:
+    """The first of the data directories that an argument names (``a:b``)."""
+    return Path(utils.split_paths(data)[0])
 
 
-def reads_preceding(model: Any) -> bool:
+def register_models(user_dir: Optional[str] = None) -> None:
+    """Register with fairseq the models of ``--user-dir``, then those of this package.
+
+    Raises:
+        UserError: the folder does not exist or cannot be imported.
+    """
+    package = Path(__file__).resolve().parents[1]
+    if user_dir is not None and Path(user_dir).resolve() != package:
+        try:
+            utils.import_user_module(argparse.Namespace(user_dir=user_dir))
+        except FileNotFoundError as error:
+            raise UserError(f"--user-dir {user_dir} not found: give the folder that fairseq-train was given") from error
+        except ImportError as error:
+            raise UserError(f"--user-dir {user_dir} cannot be imported: {error}") from error
+    from fairseq_ctxgates import models, tasks  # noqa: F401  register what a checkpoint may be made of
+
+
+def as_context_model(model: TranslationModel) -> Optional[ContextModel]:
+    """The model, if it is one of this package, whose methods fairseq's own models do not have; else None."""
+    from fairseq_ctxgates.models.context_model import ContextModel
+
+    return model if isinstance(model, ContextModel) else None
+
+
+def required_streams(model: TranslationModel) -> Sequence[str]:
+    """The names of the side streams that a model reads; none for fairseq's own models."""
+    own = as_context_model(model)
+    return () if own is None else own.required_streams
+
+
+def reads_preceding(model: TranslationModel) -> bool:
     """Whether a model has an inter-sentence gate."""
-    return "preceding" in getattr(model, "required_streams", ())
+    return "preceding" in required_streams(model)
+
+
+def run_without_attention(model: TranslationModel, batch: Batch, **options: Any) -> Tuple[Tensor, Any]:
+    """A model's output for a batch. Models of this package do not return attention weights, so that they can use the
+    faster computation of attention.
+
+    Args:
+        options: further arguments for a model of this package
+    """
+    if as_context_model(model) is not None:
+        options = {"return_attention": False, **options}
+    return model(**batch["net_input"], **options)
 
 
 def find_split(data_dir: Path, name: str, source_lang: str, target_lang: str) -> Split:
     """A split of a data directory.
 
     Raises:
-        UserError: there is no such directory or split; the message names the splits there are.
+        UserError: the directory or the split does not exist; the message names the splits of the directory.
     """
     splits = {split.name: split for split in find_splits(data_dir, source_lang, target_lang)}
     if name not in splits:
@@ -94,77 +161,107 @@ def find_split(data_dir: Path, name: str, source_lang: str, target_lang: str) ->
 
 
 class Inference:
-    """One checkpoint, in evaluation mode, on a data directory.
+    """A model loaded from a checkpoint, in evaluation mode, and a data directory to run it on.
 
     Args:
         path: the checkpoint
         data: binarized data directory
-        cpu: stay on the CPU even where there is a GPU
+        cpu: use the CPU even if there is a GPU
         overrides: options that replace those of training, by name
 
     Raises:
-        UserError: the checkpoint, the data directory or a dictionary in it is not there, or they do not fit each other.
+        UserError: the checkpoint, the data directory or a dictionary does not exist, or they do not fit each other.
     """
 
-    def __init__(self, path: str, data: str, cpu: bool = False, **overrides: Any) -> None:
+    def __init__(self, path: str, data: str, cpu: bool = False, **overrides: object) -> None:
         if not Path(path).is_file():
             raise UserError(f"{path} not found: give a checkpoint of fairseq-train to --path")
+        register_models()
         self.path = path
-        self.data_dir = Path(utils.split_paths(data)[0])
+        self.data_dir = first_data_dir(data)
         try:
-            (self.model,), self.config, self.task = checkpoint_utils.load_model_ensemble_and_task(
+            (model,), self.config, self.task = checkpoint_utils.load_model_ensemble_and_task(
                 [path], {"data": data, **overrides}
             )
         except FileNotFoundError as error:
             raise UserError(f"{error.filename} not found: give the --destdir of fairseq-preprocess") from error
         except UserError:
             raise
+        except (AssertionError, IndexError) as error:  # how fairseq fails if it does not know the model or the task
+            raise UserError(
+                f"fairseq does not know the model or the task of {path}: if they are your own, give --user-dir, as to "
+                f"fairseq-train ({_one_line(error)})"
+            ) from error
         except (OSError, EOFError, KeyError, RuntimeError) as error:
-            reason = " ".join(str(error).split())[:300]
             raise UserError(
                 f"{path} is no whole checkpoint of fairseq, or was trained with other dictionaries than {data} holds "
-                f"({reason})"
+                f"({_one_line(error)})"
             ) from error
         if not isinstance(self.task, TranslationTask):
             raise UserError(f"{path} was trained with --task {self.config.task._name}, which is not one of translation")
-        if isinstance(self.task, ContextTranslationTask):
-            self.task.refuse_unread_overrides(overrides)
+        _refuse_unread_overrides(self.task, overrides)
         self.device = torch.device("cuda" if torch.cuda.is_available() and not cpu else "cpu")
-        self.model.to(self.device).eval()
+        self.model: TranslationModel = model.to(self.device).eval()
 
     @classmethod
-    def from_options(cls, args: argparse.Namespace, path: Optional[str] = None, **overrides: Any) -> Inference:
-        """What the options of :func:`add_inference_options` ask for, with these overrides; ``path`` is the model's
-        where there are several."""
+    def from_options(cls, args: argparse.Namespace, path: Optional[str] = None, **overrides: object) -> Inference:
+        """The model that the options of :func:`add_inference_options` name.
+
+        Args:
+            path: the checkpoint, if ``--path`` names several
+            overrides: further options that replace those of training
+        """
+        register_models(args.user_dir)
         languages = {"source_lang": args.source_lang, "target_lang": args.target_lang}
         overrides.update({name: language for name, language in languages.items() if language})
         return cls(path or args.path, args.data, args.cpu, **{**args.model_overrides, **overrides})
 
-    def split(self, name: str) -> Split:
-        """A split of the data directory; UserError as for :func:`find_split`."""
-        return find_split(self.data_dir, name, self.task.cfg.source_lang, self.task.cfg.target_lang)
+    @property
+    def languages(self) -> Tuple[str, str]:
+        """Source and target language."""
+        return self.task.cfg.source_lang, self.task.cfg.target_lang
 
-    def load_split(self, split: str) -> Any:
-        """The dataset of a split; UserError as for :meth:`split`."""
+    def split(self, name: str) -> Split:
+        """A split of the data directory; raises UserError as :func:`find_split`."""
+        return find_split(self.data_dir, name, *self.languages)
+
+    def load_split(self, split: str) -> FairseqDataset:
+        """The dataset of a split; raises UserError as :meth:`split`."""
         self.split(split)
         self.task.load_dataset(split, task_cfg=self.config.task)
         return self.task.dataset(split)
 
     def batches(
         self, split: str, max_tokens: Optional[int] = None, batch_size: Optional[int] = None
-    ) -> Iterator[Dict[str, Any]]:
-        """fairseq's batches of a split, on the model's device; of 64 sentences where no size is given."""
+    ) -> Iterator[Batch]:
+        """fairseq's batches of a split, on the model's device; of 64 sentences if no size is given."""
         epoch = self.task.get_batch_iterator(
             self.load_split(split),
             max_tokens=max_tokens,
-            max_sentences=batch_size or (None if max_tokens else 64),
+            max_sentences=default_batch_size(max_tokens, batch_size),
             max_positions=utils.resolve_max_positions(self.task.max_positions(), self.model.max_positions()),
             ignore_invalid_inputs=True,
         )
         for batch in epoch.next_epoch_itr(shuffle=False):
             yield self.to_device(batch)
 
-    def to_device(self, batch: Dict[str, Any]) -> Dict[str, Any]:
-        """The batch where the model is."""
-        moved: Dict[str, Any] = utils.move_to_cuda(batch) if self.device.type == "cuda" else batch
+    def to_device(self, batch: Batch) -> Batch:
+        """The batch on the model's device."""
+        moved: Batch = utils.move_to_cuda(batch) if self.device.type == "cuda" else batch
         return moved
+
+
+def default_batch_size(max_tokens: Optional[int], batch_size: Optional[int]) -> Optional[int]:
+    """The maximum number of sentences in a batch: 64 if neither maximum is given."""
+    return batch_size or (None if max_tokens else 64)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+def _refuse_unread_overrides(task: TranslationTask, overrides: Dict[str, object]) -> None:
+    from fairseq_ctxgates.tasks.context_translation import ContextTranslationTask
+
+    if isinstance(task, ContextTranslationTask):
+        task.refuse_unread_overrides(overrides)

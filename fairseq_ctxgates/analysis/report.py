@@ -1,6 +1,6 @@
-"""What every analysis does with its results: a table on the terminal, JSON and CSV files, a picture.
+"""The result of an analysis: tables on the terminal, JSON and CSV files, figures.
 
-A file is written whole or not at all, and whether it can be written is known before the work begins.
+Files are written atomically. Whether a file can be written is checked before the analysis runs.
 """
 
 from __future__ import annotations
@@ -11,38 +11,42 @@ import io
 import json
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, List, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Callable, List, Mapping, Optional, Sequence, Union
 
 from tabulate import tabulate
 
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import atomic_write
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 MISSING = "—"
+Cell = Union[str, float, None]
 
 
 @dataclass(frozen=True)
 class Table:
     """Rows of values under headings.
 
-    columns: heading, with its unit where it has one, and how its numbers are shown, as in :func:`format` (".3f"). In a
-    CSV file numbers are not rounded.
-    rows: a value for each column: text, a number, or None where there is nothing to say
+    columns: for each heading, with its unit if it has one, the format of its numbers as in :func:`format` (".3f"); a
+    CSV file has the numbers unrounded
+    rows: a value for each column: text, a number, or None for a missing value
     """
 
     columns: Mapping[str, str]
-    rows: Sequence[Sequence[Any]]
+    rows: Sequence[Sequence[Cell]]
 
     def text(self) -> str:
-        """As plain text: the first column on the left, the others, which are numbers, on the right."""
-        rows = [[_cell(value, spec) for value, spec in zip(row, self.columns.values())] for row in self.rows]
+        """The table as plain text: the first column aligned to the left, every later column to the right."""
+        rows = [[_format_cell(value, spec) for value, spec in zip(row, self.columns.values())] for row in self.rows]
         alignment = ["left", *["right"] * (len(self.columns) - 1)]
         return str(tabulate(rows, headers=list(self.columns), disable_numparse=True, colalign=alignment))
 
     def csv(self) -> str:
-        """As comma-separated values, the headings first; nothing where a value is None."""
+        """The table as comma-separated values, the headings first; None becomes an empty field."""
         stream = io.StringIO()
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(self.columns)
@@ -50,27 +54,71 @@ class Table:
         return stream.getvalue()
 
 
-def _cell(value: Any, spec: str) -> str:
+def _format_cell(value: Cell, spec: str) -> str:
     if value is None:
         return MISSING
-    return value if isinstance(value, str) else shown(value, spec)
+    return value if isinstance(value, str) else format_number(value, spec)
 
 
-def shown(number: float, spec: str) -> str:
-    """A number as :func:`format` shows it, but what is rounded to zero without its minus: 0.0000, never -0.0000."""
+def format_number(number: float, spec: str) -> str:
+    """A number formatted by :func:`format`, without the minus of a negative number that rounds to zero."""
     text = format(number, spec)
     return format(0.0, spec) if re.fullmatch(r"-0(\.0*)?%?", text) else text
 
 
-def add_report_options(
-    parser: argparse.ArgumentParser, csv: Optional[str] = None, figure: Optional[str] = None
-) -> None:
-    """``--json``, and ``--csv`` and ``--figure`` where it is said what they hold."""
+@dataclass(frozen=True)
+class Result:
+    """What an analysis found, in each form in which it can be shown.
+
+    tables: printed one below another
+    report: content of the JSON file
+    csv: table of the CSV file
+    figure: draws the figure of ``--figure``; called only if that option is given. None if there is nothing to draw
+    more_figures: the same for the options that name further figures
+    headline: printed above the tables
+    footer: lines printed below the tables
+    """
+
+    tables: Sequence[Table]
+    report: Mapping[str, object]
+    csv: Table
+    figure: Optional[Callable[[], Figure]] = None
+    more_figures: Mapping[str, Callable[[], Figure]] = field(default_factory=dict)
+    headline: str = ""
+    footer: Sequence[str] = ()
+
+    def text(self) -> str:
+        """Headline, tables and footer."""
+        tables = "\n\n".join(table.text() for table in self.tables)
+        return "\n".join([*([self.headline] if self.headline else []), tables, *self.footer])
+
+    def write(self, args: argparse.Namespace) -> None:
+        """Write the files that the options of :func:`add_report_options` name, and print their paths."""
+        for option, draw in self.more_figures.items():
+            path: Optional[Path] = getattr(args, option)
+            if path:
+                write_figure(path, draw())
+                print(f"written: {path}")
+        written: List[Path] = []
+        if args.json:
+            text = json.dumps(self.report, indent=2, ensure_ascii=False, allow_nan=False)
+            write_whole(args.json, f"{text}\n".encode())
+            written.append(args.json)
+        if args.csv:
+            write_whole(args.csv, self.csv.csv().encode())
+            written.append(args.csv)
+        if args.figure and self.figure is not None:
+            write_figure(args.figure, self.figure())
+            written.append(args.figure)
+        if written:
+            print(f"written: {', '.join(map(str, written))}")
+
+
+def add_report_options(parser: argparse.ArgumentParser, csv: str, figure: str) -> None:
+    """``--json``, ``--csv`` and ``--figure``; the arguments say what the last two hold."""
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all of it to this file as JSON")
-    if csv:
-        parser.add_argument("--csv", type=Path, metavar="FILE", help=f"also write {csv} to this file as CSV")
-    if figure:
-        parser.add_argument("--figure", type=Path, metavar="PNG", help=f"draw {figure} to this file")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help=f"also write {csv} to this file as CSV")
+    parser.add_argument("--figure", type=Path, metavar="PNG", help=f"draw {figure} to this file")
 
 
 def check_outputs(args: argparse.Namespace, options: Sequence[str] = ("json", "csv", "figure")) -> None:
@@ -94,7 +142,11 @@ def check_outputs(args: argparse.Namespace, options: Sequence[str] = ("json", "c
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name and rename it when it is whole; UserError when that fails (a full disk)."""
+    """Write a file atomically.
+
+    Raises:
+        UserError: it cannot be written, for example because the disk is full.
+    """
     try:
         with atomic_write(path) as temporary:
             temporary.write_bytes(content)
@@ -102,33 +154,8 @@ def write_whole(path: Path, content: bytes) -> None:
         raise UserError(f"{path} could not be written: {error.strerror}") from error
 
 
-def write_report(
-    args: argparse.Namespace, report: Mapping[str, Any], table: Optional[Table] = None, figure: Any = None
-) -> None:
-    """Write the files that the options of :func:`add_report_options` name, and say which.
-
-    Args:
-        report: what the JSON file holds
-        table: the CSV file's
-        figure: the matplotlib figure of the picture
-    """
-    written: List[Path] = []
-    if args.json:
-        text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False)
-        write_whole(args.json, f"{text}\n".encode())
-        written.append(args.json)
-    if table is not None and args.csv:
-        write_whole(args.csv, table.csv().encode())
-        written.append(args.csv)
-    if figure is not None and args.figure:
-        write_figure(args.figure, figure)
-        written.append(args.figure)
-    if written:
-        print(f"written: {', '.join(map(str, written))}")
-
-
-def write_figure(path: Path, figure: Any) -> None:
-    """Write a matplotlib figure as PNG."""
+def write_figure(path: Path, figure: Figure) -> None:
+    """Write a figure as PNG."""
     content = io.BytesIO()
     figure.savefig(content, format="png")
     write_whole(path, content.getvalue())

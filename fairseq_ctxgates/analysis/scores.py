@@ -1,28 +1,26 @@
-"""What a model gives to reference translations: the log-probability of each of their tokens."""
+"""The scores that a model gives to reference translations."""
 
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from typing import List
 
 import numpy as np
 import torch
 
-from fairseq_ctxgates.analysis.inference import Inference
+from fairseq_ctxgates.analysis.inference import Batch, Inference, run_without_attention
 
 
 @torch.no_grad()
-def token_log_probs(inference: Inference, batch: Dict[str, Any]) -> List[np.ndarray]:
-    """log P(y_i | y_<i, x), natural, of each target token of a batch, end of sentence included: as fairseq's
-    ``SequenceScorer``.
+def token_log_probs(inference: Inference, batch: Batch) -> List[np.ndarray]:
+    """The natural log-probability log P(y_i | y_<i, x) of each target token, end of sentence included, as fairseq's
+    ``SequenceScorer`` computes it.
 
     Returns:
-        (its target length,) float64 for each sentence, in the order of the batch
+        for each sentence of the batch, in its order, (target length,) float64
     """
-    # One of ours computes attention the faster way where its weights are not needed.
-    options = {"return_attention": False} if hasattr(inference.model, "required_streams") else {}
-    output = inference.model(**batch["net_input"], **options)
+    output = run_without_attention(inference.model, batch)
     log_probs = inference.model.get_normalized_probs(output, log_probs=True, sample=batch)
     target = batch["target"]
-    of_target = log_probs.gather(dim=-1, index=target.unsqueeze(-1)).squeeze(-1).cpu().double().numpy()
+    scores = log_probs.gather(dim=-1, index=target.unsqueeze(-1)).squeeze(-1).cpu().double().numpy()
     is_token = target.ne(inference.task.target_dictionary.pad()).cpu().numpy()
-    return [row[chosen] for row, chosen in zip(of_target, is_token)]
+    return [row[chosen] for row, chosen in zip(scores, is_token)]

@@ -4,8 +4,8 @@ Table 4 and Figure 4).
 ``ctxgates analyze sweep data-bin/X --option gate-lambda --values 0 0.5 1 2 --save-dir sweeps/lambda --ref test.en
 --train "--arch rcg_transformer --load-gate-labels ..." --gen "--beam 4 --remove-bpe" --figure lambda.png``
 
-Every setting has a folder of its own in ``--save-dir``: the checkpoints, the logs and the translations. What is there
-already is not made again, and an interrupted training goes on where it stopped.
+Each setting has its own folder in ``--save-dir``, with checkpoints, logs and translations. Models and translations that
+exist already are not made again, and an interrupted training continues from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import TYPE_CHECKING, Dict, List, Optional, Sequence
 
-from fairseq import utils
-
-import fairseq_ctxgates
-from fairseq_ctxgates.analysis.bootstrap import RESAMPLES
-from fairseq_ctxgates.analysis.compare import Scores, compare
+import ctxgates
+from fairseq_ctxgates.analysis.analysis import Analysis
+from fairseq_ctxgates.analysis.bootstrap import add_resamples_option
+from fairseq_ctxgates.analysis.compare import Scores, paired_bootstrap
 from fairseq_ctxgates.analysis.figures import colour, legend_above, new_figure
-from fairseq_ctxgates.analysis.inference import find_split, quiet_logging
-from fairseq_ctxgates.analysis.report import add_report_options, check_outputs, write_report, write_whole
+from fairseq_ctxgates.analysis.inference import find_split, first_data_dir
+from fairseq_ctxgates.analysis.options import add_data_options, add_file_option, add_split_option
+from fairseq_ctxgates.analysis.report import Result, add_report_options, write_whole
 from fairseq_ctxgates.analysis.systems import (
     add_reference_options,
     bleu_metric,
@@ -35,17 +35,20 @@ from fairseq_ctxgates.analysis.systems import (
     read_references,
     read_translations,
 )
-from fairseq_ctxgates.commands.options import language_pair, positive
+from fairseq_ctxgates.commands.options import language_pair
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import clean_up_on_failure
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 BASELINE = "baseline"
-TAIL = 20  # lines of a log that are shown when its command failed
+TAIL = 20  # how many last lines of the log to show if a command fails
 
 
 @dataclass(frozen=True)
 class Run:
-    """A setting: its name, the training options that make it, and its folder."""
+    """A setting of the option: its name, its training options, and its folder."""
 
     name: str
     options: Sequence[str]
@@ -53,10 +56,10 @@ class Run:
 
 
 def runs(option: str, values: Sequence[str], save_dir: Path, baseline: Optional[str] = None) -> List[Run]:
-    """The runs of a sweep, that of the baseline first where there is one.
+    """The runs of a sweep; the baseline comes first if its options are given.
 
     Raises:
-        UserError: a value is there twice, or cannot name a folder.
+        UserError: a value is given twice, or cannot name a folder.
     """
     if len(set(values)) != len(values):
         raise UserError(f"--values {' '.join(values)}: a value is there twice")
@@ -68,14 +71,14 @@ def runs(option: str, values: Sequence[str], save_dir: Path, baseline: Optional[
 
 
 def train(run: Run, data: Sequence[str], options: Sequence[str], checkpoint: str) -> None:
-    """Train the model of a run with these options and the run's own, unless that has been done.
+    """Train the model of a run with these options and the run's own, unless it has been trained with them already.
 
     Raises:
-        UserError: the training failed, or the folder holds a model that was trained otherwise.
+        UserError: the training failed, or the folder holds a model that was trained with other options.
     """
     command = ["train", *data, *with_plugin(options), *run.options, "--save-dir", str(run.folder)]
-    marker = run.folder / "train.log.json"
-    before = read_marker(marker)
+    provenance_file = run.folder / "train.log.json"
+    before = read_provenance(provenance_file)
     if before.get("command") != command and any(run.folder.glob("checkpoint*.pt")):
         raise UserError(
             f"{run.folder} holds a model that was not trained by fairseq-{shlex.join(command)}: leave --train out to "
@@ -84,53 +87,57 @@ def train(run: Run, data: Sequence[str], options: Sequence[str], checkpoint: str
     if before.get("command") == command and before["done"]:
         return
     run.folder.mkdir(parents=True, exist_ok=True)
-    write_marker(marker, {"command": command, "done": False})
+    write_provenance(provenance_file, {"command": command, "done": False})
     print(f"training {run.name}: {run.folder / 'train.log'}", flush=True)
     fairseq(command, run.folder / "train.log", "ab")
     if not (run.folder / checkpoint).is_file():
         raise UserError(f"training did not write {run.folder / checkpoint}: check --checkpoint and --train")
-    write_marker(marker, {"command": command, "done": True})
+    write_provenance(provenance_file, {"command": command, "done": True})
 
 
 def translate(run: Run, data: Sequence[str], split: str, options: Sequence[str], checkpoint: str) -> List[str]:
-    """A run's translations of a split, by fairseq-generate with these options, unless they are there already.
+    """A run's translations of a split by fairseq-generate with these options; existing ones are not made again.
 
     Raises:
-        UserError: the run has no checkpoint, or translating failed.
+        UserError: the run has no checkpoint, or fairseq-generate failed.
     """
     path = run.folder / checkpoint
     if not path.is_file():
         raise UserError(f"{path} not found: give --train to have it trained, or check --save-dir and --checkpoint")
     command = ["generate", *data, *with_plugin(options), "--path", str(path), "--gen-subset", split]
-    output, marker = run.folder / f"{split}.out", run.folder / f"{split}.out.json"
-    made_by = {"command": command, "checkpoint_time": path.stat().st_mtime_ns}
-    if read_marker(marker) != made_by or not output.exists():
-        if marker.exists():
-            marker.unlink()
+    output, provenance_file = run.folder / f"{split}.out", run.folder / f"{split}.out.json"
+    provenance = {"command": command, "checkpoint_time": path.stat().st_mtime_ns}
+    if read_provenance(provenance_file) != provenance or not output.exists():
+        if provenance_file.exists():
+            provenance_file.unlink()
         print(f"translating with {run.name}: {output}", flush=True)
         fairseq(command, output, "wb")
-        write_marker(marker, made_by)
+        write_provenance(provenance_file, provenance)
     return read_translations(output)
 
 
-def read_marker(path: Path) -> Dict[str, Any]:
-    """What was made, and how; empty where nothing was."""
+def read_provenance(path: Path) -> Dict[str, object]:
+    """The provenance of a run's file: the command that made it, and when; empty if it was not made."""
     try:
-        marker: Dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        provenance: Dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except ValueError as error:
         raise UserError(f"{path} is damaged ({error}): remove it") from error
-    return marker
+    return provenance
 
 
-def write_marker(path: Path, marker: Dict[str, Any]) -> None:
-    """Note what was made, and how."""
-    write_whole(path, json.dumps(marker, indent=2).encode())
+def write_provenance(path: Path, provenance: Dict[str, object]) -> None:
+    """Store the provenance of a run's file."""
+    write_whole(path, json.dumps(provenance, indent=2).encode())
 
 
 def split_options(text: str) -> List[str]:
-    """Options as a shell would split them; UserError where a quote is not closed."""
+    """Options, split as a shell would split them.
+
+    Raises:
+        UserError: a quotation is not closed.
+    """
     try:
         return shlex.split(text)
     except ValueError as error:
@@ -138,17 +145,16 @@ def split_options(text: str) -> List[str]:
 
 
 def with_plugin(options: Sequence[str]) -> List[str]:
-    """The options, and where they do not say otherwise the plugin and its task."""
-    user_dir = str(Path(fairseq_ctxgates.__file__).parent)
-    defaults = (("--user-dir", user_dir), ("--task", "context_translation"))
+    """The options, preceded by this plugin's ``--user-dir`` and ``--task`` unless they contain those."""
+    defaults = (("--user-dir", ctxgates.user_dir()), ("--task", "context_translation"))
     return [*(part for name, value in defaults if name not in options for part in (name, value)), *options]
 
 
 def fairseq(command: Sequence[str], log: Path, mode: str) -> None:
-    """Run a fairseq command (``train``, ...) with its arguments, and write all it says to a file, opened in this mode.
+    """Run a fairseq command (``train``, ...) with its arguments, its output in a log file opened in this mode.
 
     Raises:
-        UserError: it failed; the message has the end of the log.
+        UserError: the command failed; the message has the end of the log.
     """
     with open(log, mode) as stream:
         done = subprocess.run(
@@ -163,19 +169,19 @@ def fairseq(command: Sequence[str], log: Path, mode: str) -> None:
         raise UserError("\n".join([failed, *tail]))
 
 
-def sweep_figure(scores: Scores, option: str, about: str) -> Any:
-    """A matplotlib figure: BLEU with its 95% interval by setting, on a scale where all settings are numbers; the
-    baseline is a dashed line."""
+def sweep_figure(scores: Scores, option: str, title: str) -> Figure:
+    """BLEU with its 95% interval by setting, on a linear scale if all settings are numbers; the baseline is a dashed
+    line."""
     systems = dict(zip(scores.names, scores.by_metric["BLEU"]))
     baseline = systems.pop(BASELINE, None)
     figure = new_figure(max(5.0, 1.5 + 0.7 * len(systems)), 3.8)
     axes = figure.add_subplot()
-    places = [_number(name) for name in systems]
-    is_scale = None not in places
+    numbers = [number for number in map(_number, systems) if number is not None]
+    is_scale = len(numbers) == len(systems)
     bleu = [system.score for system in systems.values()]
     errors = [system.half_width for system in systems.values()]
     axes.errorbar(
-        places if is_scale else range(len(systems)),
+        numbers if is_scale else list(range(len(systems))),
         bleu,
         errors,
         color=colour(0),
@@ -193,7 +199,7 @@ def sweep_figure(scores: Scores, option: str, about: str) -> Any:
     axes.set_xlabel(f"--{option}")
     axes.set_ylabel("BLEU (95% interval)")
     legend_above(axes)
-    figure.suptitle(about, fontsize=10)
+    figure.suptitle(title, fontsize=10)
     return figure
 
 
@@ -204,64 +210,67 @@ def _number(text: str) -> Optional[float]:
         return None
 
 
-def get_parser() -> argparse.ArgumentParser:
-    """The command's options."""
-    parser = argparse.ArgumentParser(
-        prog="ctxgates analyze sweep",
-        description="BLEU by the setting of one training option: a model for each value, trained here or before, "
-        "translates a split. The first, or the baseline, is what the others are tested against.",
-        epilog="A single option for --train, --gen or --baseline needs an equals sign: --gen=--cpu.",
-    )
-    parser.add_argument("data", help="binarized data directory")
-    parser.add_argument("-s", "--source-lang", metavar="SRC", help="source language (found from the files)")
-    parser.add_argument("-t", "--target-lang", metavar="TRG", help="target language (found from the files)")
-    parser.add_argument("--option", required=True, metavar="NAME", help="the fairseq-train option, such as gate-lambda")
-    parser.add_argument(
-        "--values", required=True, nargs="+", metavar="VALUE", help="its settings: 0 0.5 1, or all 1,3-5"
-    )
-    parser.add_argument(
-        "--save-dir",
-        required=True,
-        type=Path,
-        metavar="DIR",
-        help="folder of the runs: DIR/NAME=VALUE and DIR/baseline",
-    )
-    parser.add_argument(
-        "--train",
-        metavar="OPTIONS",
-        help="the other options of fairseq-train, in quotes; without it, the models are there already",
-    )
-    parser.add_argument(
-        "--baseline", metavar="OPTIONS", help="also a run with these training options in place of the swept one"
-    )
-    parser.add_argument("--gen", default="", metavar="OPTIONS", help="the options of fairseq-generate, in quotes")
-    parser.add_argument("--gen-subset", default="test", metavar="SPLIT", help="the split translated (default: test)")
-    parser.add_argument(
-        "--checkpoint", default="checkpoint_best.pt", metavar="FILE", help="which of a run's (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--resamples", type=positive, default=RESAMPLES, metavar="N", help="bootstrap resamples (default: %(default)s)"
-    )
-    add_reference_options(parser)
-    add_report_options(parser, csv="the table", figure="BLEU by setting")
-    return parser
+class SweepAnalysis(Analysis):
+    """BLEU by the setting of one training option: a model for each value, trained here or before, translates a split.
+    The first, or the baseline, is what the others are tested against.
+    """
+
+    name = "sweep"
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """The data, the option and its values, what to train and translate with, and the files to write."""
+        parser.epilog = "A single option for --train, --gen or --baseline needs an equals sign: --gen=--cpu."
+        add_data_options(parser, "binarized data directory", "found from the files")
+        parser.add_argument(
+            "--option", required=True, metavar="NAME", help="the fairseq-train option, such as gate-lambda"
+        )
+        parser.add_argument(
+            "--values", required=True, nargs="+", metavar="VALUE", help="its settings: 0 0.5 1, or all 1,3-5"
+        )
+        help = "folder of the runs: DIR/NAME=VALUE and DIR/baseline"
+        add_file_option(parser, "--save-dir", help, metavar="DIR", required=True)
+        parser.add_argument(
+            "--train",
+            metavar="OPTIONS",
+            help="the other options of fairseq-train, in quotes; without it, the models are there already",
+        )
+        parser.add_argument(
+            "--baseline", metavar="OPTIONS", help="also a run with these training options in place of the swept one"
+        )
+        parser.add_argument("--gen", default="", metavar="OPTIONS", help="the options of fairseq-generate, in quotes")
+        add_split_option(parser, "the split translated")
+        parser.add_argument(
+            "--checkpoint", default="checkpoint_best.pt", metavar="FILE", help="which of a run's (default: %(default)s)"
+        )
+        add_resamples_option(parser)
+        add_reference_options(parser)
+        add_report_options(parser, csv="the table", figure="BLEU by setting")
+
+    def run(self, args: argparse.Namespace) -> Result:
+        """Train and translate what does not exist yet, and score all translations."""
+        option = args.option.lstrip("-")
+        data_dir = first_data_dir(args.data)
+        with clean_up_on_failure():
+            scores = score_runs(args, option, data_dir)
+        table = scores.table(f"--{option}")
+        return Result(
+            tables=[table],
+            report={"option": option, "data": args.data, "split": args.gen_subset, **scores.as_dict()},
+            csv=table,
+            figure=lambda: sweep_figure(scores, option, f"{args.gen_subset} of {data_dir.name}"),
+            footer=[scores.signatures["BLEU"]],
+        )
 
 
-def main(argv: Optional[Sequence[str]] = None) -> None:
-    """Train and translate what is not there yet; print the table and write the files that are asked for."""
-    args = get_parser().parse_args(argv)
-    check_outputs(args)
-    quiet_logging()
-    with clean_up_on_failure():
-        run_sweep(args)
+def score_runs(args: argparse.Namespace, option: str, data_dir: Path) -> Scores:
+    """BLEU of the translations of every run, the baseline first.
 
-
-def run_sweep(args: argparse.Namespace) -> None:
-    """What the options of :func:`get_parser` ask for."""
-    option = args.option.lstrip("-")
+    Args:
+        option: the swept one, without ``--``
+        data_dir: the first of the data directories
+    """
     metric = bleu_metric(args)
     references = read_references(args)
-    data_dir = Path(utils.split_paths(args.data)[0])
     languages = language_pair(args, data_dir)
     split = find_split(data_dir, args.gen_subset, *languages)
     sentences = len(split.load_language(languages[1]))
@@ -274,11 +283,4 @@ def run_sweep(args: argparse.Namespace) -> None:
         lines = translate(run, data, args.gen_subset, split_options(args.gen), args.checkpoint)
         check_length(run.folder / f"{args.gen_subset}.out", len(lines), args.ref[0], len(references[0]))
         systems.append((run.name, join_subwords(lines, args.remove_bpe)))
-    scores = compare(systems, references, {"BLEU": metric}, args.resamples)
-    table = scores.table(f"--{option}")
-    print(table.text())
-    print(scores.signatures["BLEU"])
-    figure = sweep_figure(scores, option, f"{args.gen_subset} of {data_dir.name}") if args.figure else None
-    write_report(
-        args, {"option": option, "data": args.data, "split": args.gen_subset, **scores.as_dict()}, table, figure
-    )
+    return paired_bootstrap(systems, references, {"BLEU": metric}, args.resamples)

@@ -1,4 +1,4 @@
-"""The systems that an analysis compares: their names, their translations, and the texts that these belong to."""
+"""The systems that an analysis compares: their names, their translations, and the references."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 from fairseq.data import data_utils
 from sacrebleu.metrics import BLEU
 
+from fairseq_ctxgates.analysis.options import add_file_option, add_names_option
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import read_lines
 
@@ -20,29 +21,22 @@ SUBWORDS = ("subword_nmt", "sentencepiece", "wordpiece", "letter", "_EOW", "none
 
 def add_text_options(parser: argparse.ArgumentParser) -> None:
     """Translations of several systems and their references, named as in ``fairseq-score``."""
-    parser.add_argument(
+    add_file_option(
+        parser,
         "--sys",
+        "the translations of each system, the baseline first: plain text, a sentence a line, or what fairseq-generate "
+        "printed",
+        several=True,
         required=True,
-        nargs="+",
-        type=Path,
-        metavar="FILE",
-        help="the translations of each system, the baseline first: plain text, a sentence a line, or what "
-        "fairseq-generate printed",
     )
-    parser.add_argument("--names", nargs="+", metavar="NAME", help="the systems' names (default: from --sys)")
+    add_names_option(parser, "systems", "--sys")
     add_reference_options(parser)
 
 
 def add_reference_options(parser: argparse.ArgumentParser) -> None:
-    """The references, and how sacreBLEU reads them and the translations."""
-    parser.add_argument(
-        "--ref",
-        required=True,
-        nargs="+",
-        type=Path,
-        metavar="FILE",
-        help="the reference translations, plain text, a sentence a line; several files are several references",
-    )
+    """The references, and how sacreBLEU reads both references and translations."""
+    help = "the reference translations, plain text, a sentence a line; several files are several references"
+    add_file_option(parser, "--ref", help, several=True, required=True)
     parser.add_argument(
         "--tokenize",
         choices=BLEU.TOKENIZERS,
@@ -66,11 +60,11 @@ def add_subword_option(parser: argparse.ArgumentParser) -> None:
 
 
 def bleu_metric(args: argparse.Namespace, force: bool = False) -> BLEU:
-    """sacreBLEU's BLEU as the options of :func:`add_reference_options` ask for it. It warns of text that looks
-    tokenized, but not with the tokenizer "none", nor with ``force``.
+    """sacreBLEU's BLEU with the options of :func:`add_reference_options`. It warns of text that looks tokenized, unless
+    the tokenizer is "none" or ``force`` is set.
 
     Raises:
-        UserError: the tokenizer needs a package or a download that is not there.
+        UserError: the tokenizer needs a package that is not installed, or a download that failed.
     """
     try:
         return BLEU(lowercase=args.lowercase, tokenize=args.tokenize, force=force or args.tokenize == "none")
@@ -79,10 +73,10 @@ def bleu_metric(args: argparse.Namespace, force: bool = False) -> BLEU:
 
 
 def system_names(paths: Sequence[object], names: Optional[Sequence[str]] = None) -> List[str]:
-    """A name for each system: those given, or what tells the paths of their files apart.
+    """A name for each system: the given names, or the parts of the files' paths in which they differ.
 
     Raises:
-        UserError: not as many names as systems, or two that are the same.
+        UserError: the number of names is not that of the systems, or two names are the same.
     """
     if names is None:
         names = distinct_parts([Path(str(path)) for path in paths])
@@ -94,22 +88,26 @@ def system_names(paths: Sequence[object], names: Optional[Sequence[str]] = None)
 
 
 def distinct_parts(paths: Sequence[Path]) -> List[str]:
-    """The paths without their extensions, and without the folders and file name that all of them share."""
+    """The paths without their extensions, and without the folders and file name that all paths share."""
     without = [path.with_suffix("") for path in paths]
     parts = [list(path.parts) for path in (without if len(set(without)) == len(paths) else paths)]
-    while len(paths) > 1 and min(map(len, parts)) > 1 and _one([part[-1] for part in parts]):
+    while len(paths) > 1 and min(map(len, parts)) > 1 and _all_equal([part[-1] for part in parts]):
         parts = [part[:-1] for part in parts]
-    while min(map(len, parts)) > 1 and _one([part[0] for part in parts]):
+    while min(map(len, parts)) > 1 and _all_equal([part[0] for part in parts]):
         parts = [part[1:] for part in parts]
     return ["/".join(part) for part in parts]
 
 
-def _one(values: Sequence[object]) -> bool:
+def _all_equal(values: Sequence[object]) -> bool:
     return len(set(values)) == 1
 
 
 def read_sentences(path: Path) -> List[str]:
-    """The sentences of a text, a line each; UserError when it cannot be read, is empty or not UTF-8."""
+    """The sentences of a text, one on each line.
+
+    Raises:
+        UserError: the file cannot be read, is empty or not UTF-8.
+    """
     lines = read_lines(path)
     if not lines:
         raise UserError(f"{path} is empty")
@@ -117,8 +115,10 @@ def read_sentences(path: Path) -> List[str]:
 
 
 def read_translations(path: Path) -> List[str]:
-    """The translations in a file, in the order of the sentences: plain text, or the output of fairseq-generate, whose
-    best translations are taken, detokenized where they were.
+    """The translations in a file, in the order of the sentences.
+
+    The file is plain text or the output of fairseq-generate. From the latter the best translation of each sentence is
+    taken, in its detokenized form if fairseq-generate detokenized it.
 
     Raises:
         UserError: the file cannot be read, or lacks a sentence.
@@ -126,7 +126,7 @@ def read_translations(path: Path) -> List[str]:
     lines = read_sentences(path)
     found: Dict[Tuple[str, int], str] = {}
     for match in filter(None, map(TRANSLATION.fullmatch, lines)):
-        found.setdefault((match["kind"], int(match["number"])), match["text"])  # of an n-best list the first
+        found.setdefault((match["kind"], int(match["number"])), match["text"])  # the first of an n-best list
     if not found:
         return lines
     kind = "D" if any(kind == "D" for kind, _ in found) else "H"
@@ -140,8 +140,8 @@ def read_translations(path: Path) -> List[str]:
     return [found[kind, number] for number in range(len(numbers))]
 
 
-def read_texts(args: argparse.Namespace) -> Tuple[List[Tuple[str, List[str]]], List[List[str]]]:
-    """What the options of :func:`add_text_options` name: the systems, each (name, translations), and the references.
+def read_systems_and_references(args: argparse.Namespace) -> Tuple[List[Tuple[str, List[str]]], List[List[str]]]:
+    """The systems, each (name, translations), and the references that the options of :func:`add_text_options` name.
 
     Raises:
         UserError: a file cannot be read, or has another number of sentences than the first reference.
@@ -155,7 +155,11 @@ def read_texts(args: argparse.Namespace) -> Tuple[List[Tuple[str, List[str]]], L
 
 
 def read_references(args: argparse.Namespace) -> List[List[str]]:
-    """The references that the options of :func:`add_reference_options` name; UserError as for :func:`read_texts`."""
+    """The references that the options of :func:`add_reference_options` name.
+
+    Raises:
+        UserError: a file cannot be read, or has another number of sentences than the first.
+    """
     references = [join_subwords(read_sentences(path), args.remove_bpe) for path in args.ref]
     for path, lines in zip(args.ref, references):
         check_length(path, len(lines), args.ref[0], len(references[0]))
@@ -169,5 +173,5 @@ def check_length(path: object, length: int, other: object, expected: int) -> Non
 
 
 def join_subwords(lines: Sequence[str], kind: str) -> List[str]:
-    """Words for sub-words, by the name that fairseq gives their kind (``--remove-bpe``)."""
+    """The lines with their sub-words joined to words; ``kind`` is the value of fairseq's ``--remove-bpe``."""
     return [data_utils.post_process(line, kind) for line in lines]

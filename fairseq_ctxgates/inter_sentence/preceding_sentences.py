@@ -116,10 +116,10 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
     def join(cls, parts: Sequence[MMapIndexedDataset], sample_ratios: Sequence[int]) -> np.ndarray:
         """The row of each sentence's preceding one in the joined dataset, or ``NONE``, (sentences,)."""
         if len(parts) == 1:
-            return preceding_rows(parts[0])  # fairseq repeats nothing where there is nothing to join
+            return read_preceding(parts[0])  # fairseq repeats nothing where there is nothing to join
         joined, start = [], 0
         for part, repeats in zip(parts, sample_ratios):
-            rows = preceding_rows(part)
+            rows = read_preceding(part)
             joined += [np.where(rows == NONE, NONE, rows + start)] * repeats
             start += len(rows) * repeats
         return np.concatenate(joined)
@@ -145,7 +145,7 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
         index_path = f"{split.stream_prefix(cls.name)}.idx"
         if (rows.sizes > 1).any():
             raise UserError(f"{index_path}: row {np.argmax(rows.sizes > 1) + 1} names more than one preceding sentence")
-        preceding = preceding_rows(rows)
+        preceding = read_preceding(rows)
         wrong = np.flatnonzero((rows.sizes == 1) & ((preceding < 0) | (preceding >= np.arange(len(rows)))))
         if len(wrong):
             raise UserError(
@@ -184,7 +184,7 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
         )
 
 
-def preceding_rows(rows: MMapIndexedDataset) -> np.ndarray:
+def read_preceding(rows: MMapIndexedDataset) -> np.ndarray:
     """The element of each row of a stream, ``NONE`` where the row is empty."""
     preceding = np.full(len(rows), NONE, dtype=np.int64)
     is_preceded = rows.sizes > 0

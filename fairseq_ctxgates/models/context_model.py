@@ -13,6 +13,7 @@ from typing import (
     Protocol,
     Tuple,
     Type,
+    TypeVar,
     runtime_checkable,
 )
 
@@ -27,6 +28,7 @@ from fairseq_ctxgates.mechanism import EncoderInput, Mechanism
 from fairseq_ctxgates.modules.attention import IncrementalState
 from fairseq_ctxgates.parts import EmbeddingPart, P, Part, Parts
 
+M = TypeVar("M", bound=Mechanism)
 EncoderOut = Dict[str, List[Tensor]]  # fairseq's: each entry is in a list, which may be empty
 Extra = Dict[str, Any]  # what a decoder returns beside its features
 
@@ -121,6 +123,10 @@ class ContextModel(FairseqEncoderDecoderModel):
     def unread_streams(self) -> Tuple[str, ...]:
         """The names of the side streams that an ablation leaves unread; options of training may ask for them."""
         return tuple(name for mechanism in self.mechanisms for name in mechanism.unread_streams)
+
+    def mechanism(self, kind: Type[M]) -> M:
+        """The model's mechanism of a class; it must have one."""
+        return next(mechanism for mechanism in self.mechanisms if isinstance(mechanism, kind))
 
     def check_task(self, task: object) -> None:
         """Raise UserError unless the task can load the side streams that the model requires."""

@@ -8,7 +8,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import List
+from typing import Any, List
 
 import numpy as np
 import pytest
@@ -76,7 +76,7 @@ def test_a_kind_without_sentences_is_shown_as_none() -> None:
 def test_figure_shows_the_curves_and_nothing_overlaps() -> None:
     tokens = [f"wort{number}@@" for number in range(29)] + ["</s>"]
     bits = np.stack([np.linspace(0, 2, 30), np.linspace(2, 1, 30)])
-    figure = entropy_figure([NULL[0], SentenceEntropy(7, "the preceding sentence " * 9, 4, tokens, [1, 2], bits)])
+    figure: Any = entropy_figure([NULL[0], SentenceEntropy(7, "the preceding sentence " * 9, 4, tokens, [1, 2], bits)])
     figure.canvas.draw()
     first, second = figure.axes
     assert "after NULL (n = 3)" in first.get_title() and "after “the preceding" in second.get_title()

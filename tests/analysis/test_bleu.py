@@ -18,7 +18,7 @@ from sacrebleu.metrics import BLEU, CHRF
 from fairseq_ctxgates import analysis
 from fairseq_ctxgates.analysis.bleu_by_unknowns import unknown_words
 from fairseq_ctxgates.analysis.buckets import Buckets, bucket_figure, score_buckets
-from fairseq_ctxgates.analysis.compare import compare, comparison_figure
+from fairseq_ctxgates.analysis.compare import comparison_figure, paired_bootstrap
 from fairseq_ctxgates.errors import UserError
 from tests.helpers.corpus import binarize, make_dictionary
 
@@ -66,7 +66,7 @@ def test_bleu_of_each_bucket_worked_by_hand() -> None:
 
 def test_the_picture_shows_what_was_computed_and_an_empty_bucket_as_nothing() -> None:
     scores = scores_by_hand()
-    figure = bucket_figure(scores, "source words", "about")
+    figure: Any = bucket_figure(scores, "source words", "about")
     figure.canvas.draw()
     share, bleu, differences = figure.axes
     assert [bar.get_height() for bar in share.patches] == [pytest.approx(200 / 3), pytest.approx(100 / 3), 0]
@@ -213,9 +213,9 @@ def test_several_references_and_case(folder: Path) -> None:
 
 def test_one_system_alone_and_systems_that_are_the_same() -> None:
     metrics = {"BLEU": BLEU(tokenize="none")}
-    scores = compare([("a", FIRST), ("b", FIRST)], [TARGET], metrics, 50)
+    scores = paired_bootstrap([("a", FIRST), ("b", FIRST)], [TARGET], metrics, 50)
     assert scores.by_metric["BLEU"][1].score == scores.by_metric["BLEU"][0].score
     assert [score.p for score in scores.by_metric["BLEU"]] == [None, None]
     figure = comparison_figure(scores, "about")
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
-    assert len(compare([("a", FIRST)], [TARGET], metrics, 50).table().rows) == 1
+    assert len(paired_bootstrap([("a", FIRST)], [TARGET], metrics, 50).table().rows) == 1

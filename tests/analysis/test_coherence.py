@@ -69,7 +69,7 @@ def test_figure_has_a_bar_for_each_text() -> None:
     found = {
         name: coherence([[word] for word in words], np.array([-1, 0]), keyed_vectors()) for name, words in texts.items()
     }
-    figure = coherence_figure(found)
+    figure: Any = coherence_figure(found)
     figure.canvas.draw()
     (axes,) = figure.axes
     heights = {bars.get_label(): bars[0].get_height() for bars in axes.containers if hasattr(bars, "patches")}
@@ -92,7 +92,7 @@ def write_vectors(folder: Path, form: str) -> Path:
 
 @pytest.mark.parametrize("form", ["txt", "bin", "txt.gz", "bin.gz"])
 def test_formats(tmp_path: Path, form: str) -> None:
-    vectors = read_vectors(write_vectors(tmp_path, form))
+    vectors: Any = read_vectors(write_vectors(tmp_path, form))
     assert {word: vectors[word].tolist() for word in VECTORS} == VECTORS
 
 
@@ -186,7 +186,7 @@ def test_training_is_reproducible(texts: Dict[str, Path], tmp_path: Path) -> Non
         run(texts, "--one-document", vectors=("--train-vectors", *corpus, *options))
         saved.append(path.read_bytes())
     assert saved[0] == saved[1] != saved[2]
-    vectors = read_vectors(tmp_path / "vectors0.bin")
+    vectors: Any = read_vectors(tmp_path / "vectors0.bin")
     assert (set(vectors.index_to_key), vectors.vector_size) == ({"a", "b", "c", "d"}, 8)
     assert {path.name for path in tmp_path.iterdir()} >= {"vectors0.bin"}
     assert not list(tmp_path.glob(".*"))

@@ -12,7 +12,8 @@ from typing import Any, Dict, List, Sequence
 import numpy as np
 import pytest
 
-from examples.quickstart import make_corpus, probe
+import make_corpus
+import probe
 from fairseq_ctxgates import analysis
 from fairseq_ctxgates.analysis.contrastive import accuracies, accuracy_figure, is_right, text_encoder
 from fairseq_ctxgates.analysis.contrastive_sets import Example, read_parallel, read_test_set
@@ -59,7 +60,7 @@ def test_accuracies_by_hand() -> None:
 def test_figure_shows_the_accuracies_and_nothing_overlaps() -> None:
     examples = [example(pronoun=f"it:pronoun{number}") for number in range(12)]
     groups = accuracies(examples, [[True] * 12, [False] * 12])
-    figure = accuracy_figure(groups, ["isg", "plain"])
+    figure: Any = accuracy_figure(groups, ["isg", "plain"])
     figure.canvas.draw()
     (axes,) = figure.axes
     labels = axes.get_xticklabels()

@@ -45,7 +45,7 @@ def test_no_sentences() -> None:
 
 
 def test_figure() -> None:
-    figure = cxmi_figure([FIRST, SECOND], measure([FIRST, SECOND], 10, 1), FIRST)
+    figure: Any = cxmi_figure([FIRST, SECOND], measure([FIRST, SECOND], 10, 1), FIRST)
     figure.canvas.draw()
     above, below = figure.axes
     assert sum(bar.get_height() for bar in above.patches[:40]) == 2

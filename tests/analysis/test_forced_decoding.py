@@ -12,7 +12,7 @@ import torch
 from fairseq.sequence_scorer import SequenceScorer
 
 from fairseq_ctxgates import analysis
-from fairseq_ctxgates.analysis.forced_decoding import Comparison, compare, count_errors, error_figure, predicted_words
+from fairseq_ctxgates.analysis.forced_decoding import Comparison, count_errors, error_figure, predicted_words
 from fairseq_ctxgates.context_gates.pmi import GateLabeller
 from fairseq_ctxgates.errors import UserError
 from tests.commands.test_pmi import PAIRS, count, encode
@@ -61,7 +61,7 @@ def test_rates_worked_by_hand(errors: np.ndarray) -> None:
 def test_differences_and_their_intervals_are_paired(errors: np.ndarray) -> None:
     # One error more in every sentence of 10 tokens: a difference of a tenth, whatever is resampled.
     first = np.stack([np.full(20, 10), np.arange(20) % 7, np.arange(20) % 3], axis=1)
-    comparison = compare(["one", "two"], [first, first + [0, 1, 0]], resamples=100, seed=1)
+    comparison = Comparison.of_common_sentences(["one", "two"], [first, first + [0, 1, 0]], resamples=100, seed=1)
     difference = comparison.difference(1, "FER")
     assert (difference.value, difference.low, difference.high) == pytest.approx((0.1, 0.1, 0.1))
     assert comparison.difference(0, "FER").value is None
@@ -71,14 +71,14 @@ def test_differences_and_their_intervals_are_paired(errors: np.ndarray) -> None:
 
 def test_only_sentences_that_every_model_read_are_compared() -> None:
     first, second = np.array([[3, 1, 0], [0, 0, 0], [5, 2, 1]]), np.array([[3, 2, 0], [4, 1, 1], [0, 0, 0]])
-    comparison = compare(["one", "two"], [first, second], resamples=10, seed=1)
+    comparison = Comparison.of_common_sentences(["one", "two"], [first, second], resamples=10, seed=1)
     assert [errors.tolist() for errors in comparison.errors] == [[[3, 1, 0]], [[3, 2, 0]]]
     with pytest.raises(UserError, match="no sentence is short enough"):
-        compare(["one", "two"], [first[:2], second[:2] * 0], resamples=10, seed=1)
+        Comparison.of_common_sentences(["one", "two"], [first[:2], second[:2] * 0], resamples=10, seed=1)
 
 
 def test_a_model_without_errors_has_no_share_of_them() -> None:
-    comparison = compare(["one"], [np.array([[3, 0, 0]])], resamples=10, seed=1)
+    comparison = Comparison.of_common_sentences(["one"], [np.array([[3, 0, 0]])], resamples=10, seed=1)
     assert [comparison.rate(0, name).value for name in ("FER", "CER", "CE/FE")] == [0, 0, None]
     json.dumps(comparison.as_dicts(), allow_nan=False)
 
@@ -203,7 +203,7 @@ def test_what_is_missing_is_named(data: Path, checkpoints: list[str], tmp_path: 
 
 def test_figure_has_a_bar_for_each_model_and_a_legend() -> None:
     errors = [np.array([[10, 4, 1], [8, 2, 1]]), np.array([[10, 3, 1], [8, 3, 2]])]
-    figure = error_figure(compare(["one", "two"], errors, 50, 1), "about")
+    figure: Any = error_figure(Comparison.of_common_sentences(["one", "two"], errors, 50, 1), "about")
     assert [[bar.get_height() for bar in axes.patches] for axes in figure.axes] == [
         pytest.approx([100 * 6 / 18, 100 * 6 / 18]),
         pytest.approx([100 * 2 / 18, 100 * 3 / 18]),

@@ -100,7 +100,7 @@ def test_figure_shows_the_gates_and_nothing_overlaps(length: int) -> None:
     means = torch.linspace(0, 1, 2 * length).reshape(2, length)
     tokens = [f"wort{number}@@" for number in range(length - 1)] + ["</s>"]
     labels = ["source", "target"] * (length // 2)
-    figure = gate_figure(SentenceGates("the source " * length, tokens, [1, 2], means, labels))
+    figure: Any = gate_figure(SentenceGates("the source " * length, tokens, [1, 2], means, labels))
     figure.canvas.draw()
     heat_map, colour_bar = figure.axes
     (image,) = heat_map.get_images()
@@ -117,7 +117,8 @@ def test_figure_shows_the_gates_and_nothing_overlaps(length: int) -> None:
 
 def test_histogram_figure_has_a_line_for_each_layer() -> None:
     statistics = statistics_of(({1: GATE, 3: torch.full_like(GATE, 0.51)}, IS_TOKEN))
-    (axes,) = histogram_figure(statistics, "about").axes
+    figure: Any = histogram_figure(statistics, "about")
+    (axes,) = figure.axes
     heights = [step.get_data().values for step in axes.patches]
     assert [height.sum() for height in heights] == [pytest.approx(100), pytest.approx(100)]
     assert heights[1][25] == pytest.approx(100)

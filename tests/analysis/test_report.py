@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from fairseq_ctxgates import analysis
 from fairseq_ctxgates.analysis.bootstrap import Estimate, bootstrap
 from fairseq_ctxgates.analysis.figures import bars, new_figure
-from fairseq_ctxgates.analysis.report import Table, check_outputs, write_report, write_whole
+from fairseq_ctxgates.analysis.report import Result, Table, check_outputs, write_whole
 from fairseq_ctxgates.analysis.systems import read_sentences, read_translations, system_names
 from fairseq_ctxgates.errors import UserError
 
@@ -27,6 +28,7 @@ def test_every_analysis_explains_itself_and_is_listed(what: str, capsys: pytest.
             analysis.main(arguments)
         assert stop.value.code == 0
         assert expected in capsys.readouterr().out
+    assert analysis.get_analysis(what).name == what
 
 
 # --- tables and files -------------------------------------------------------------------------------------------------
@@ -49,7 +51,7 @@ def test_the_files_that_are_asked_for_are_written(tmp_path: Path, capsys: pytest
         json=tmp_path / "new" / "a.json", csv=tmp_path / "b.csv", figure=tmp_path / "other" / "c.png"
     )
     check_outputs(args)
-    write_report(args, {"words": "größer"}, TABLE, new_figure(2, 1))
+    Result([TABLE], {"words": "größer"}, TABLE, lambda: new_figure(2, 1)).write(args)
     assert json.loads(args.json.read_text(encoding="utf-8")) == {"words": "größer"}
     assert args.csv.read_text(encoding="utf-8") == TABLE.csv()
     assert args.figure.read_bytes().startswith(b"\x89PNG")
@@ -198,7 +200,7 @@ def test_what_is_rounded_to_zero_has_no_minus() -> None:
 
 
 def test_bars_stand_side_by_side_and_none_for_what_is_missing() -> None:
-    axes = new_figure(4, 3).add_subplot()
+    axes: Any = new_figure(4, 3).add_subplot()
     series: dict[str, list[float | None]] = {"one": [1.0, None], "two": [2.0, 3.0]}
     bars(axes, ["a", "b"], series, {"one": [(0.5, 1.5), (None, None)], "two": [(2.5, 2.5), (3.0, 3.5)]})
     heights = [

@@ -110,7 +110,8 @@ def test_runs_have_folders_of_their_own() -> None:
 def test_numbers_are_drawn_to_scale_and_other_settings_side_by_side(names: list[str], places: list[float]) -> None:
     bleu = [Score(30.0 + number, 30.0 + number, 1.0, None) for number in range(4)]
     scores = Scores(["baseline", *names], {"BLEU": bleu}, {"BLEU": ""})
-    (axes,) = sweep_figure(scores, "gate-lambda", "about").axes
+    figure: Any = sweep_figure(scores, "gate-lambda", "about")
+    (axes,) = figure.axes
     dashed = next(line for line in axes.lines if line.get_linestyle() == "--")
     points = next(line for line in axes.lines if line.get_marker() == "o")
     assert list(points.get_xdata()) == places

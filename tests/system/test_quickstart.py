@@ -15,7 +15,12 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from examples.quickstart import make_corpus, probe, run
+import make_corpus
+import models
+import probe
+import report
+import run
+import runner
 from fairseq_ctxgates.errors import UserError
 from tests.helpers.models import DICTIONARY, make_batch
 
@@ -312,26 +317,28 @@ def test_accuracy_by_hand(tmp_path: Path) -> None:
 # --- the demo ---------------------------------------------------------------------------------------------------------
 
 
-def make_demo(tmp_path: Path) -> tuple[Path, run.Console, io.StringIO]:
+def make_demo(tmp_path: Path) -> tuple[Path, runner.Console, io.StringIO]:
     output = io.StringIO()
     run.prepare_directory(tmp_path / "demo")
-    return tmp_path / "demo", run.Console(output), output
+    return tmp_path / "demo", runner.Console(output), output
 
 
 def test_jobs_run_their_steps_in_order_in_the_demo_folder(tmp_path: Path) -> None:
     directory, console, output = make_demo(tmp_path)
-    job = run.Job("data", [run.Step("one", "echo 1 > file", "a.log"), run.Step("two", "cat file\nls", "b.log")])
-    run.run_jobs([job], directory, console, updates=1)
+    job = runner.Job(
+        "data", [runner.Step("one", "echo 1 > file", "a.log"), runner.Step("two", "cat file\nls", "b.log")]
+    )
+    runner.run_jobs([job], directory, console, updates=1)
     assert (directory / "logs" / "b.log").read_text().split() == ["1", "file", "logs", run.MARKER]
     assert output.getvalue().splitlines()[:3] == ["$ echo 1 > file", "$ cat file", "$ ls"]
 
 
 def test_a_step_that_fails_ends_the_demo_and_shows_why(tmp_path: Path) -> None:
     directory, console, _ = make_demo(tmp_path)
-    failing = run.Job("first", [run.Step("breaking", "echo the reason\nfalse\necho not reached", "a.log")])
-    waiting = run.Job("second", [run.Step("waiting", "sleep 60", "b.log")])
+    failing = runner.Job("first", [runner.Step("breaking", "echo the reason\nfalse\necho not reached", "a.log")])
+    waiting = runner.Job("second", [runner.Step("waiting", "sleep 60", "b.log")])
     with pytest.raises(SystemExit) as error:
-        run.run_jobs([waiting, failing], directory, console, updates=1)
+        runner.run_jobs([waiting, failing], directory, console, updates=1)
     assert "the reason\nerror: first: breaking failed with status 1" in str(error.value)
     assert str(directory / "logs" / "a.log") in str(error.value)
     assert "not reached" not in str(error.value)
@@ -341,13 +348,13 @@ def test_a_step_that_fails_ends_the_demo_and_shows_why(tmp_path: Path) -> None:
 
 def test_progress_of_a_training(tmp_path: Path) -> None:
     directory, _, _ = make_demo(tmp_path)
-    job = run.Job("plain", [run.Step("training", "", "a.log")], position=0)
+    job = runner.Job("plain", [runner.Step("training", "", "a.log")], position=0)
     log = directory / "logs" / "a.log"
     log.write_text("2026-01-01 | INFO | fairseq_cli.train | Start\n")
-    assert run.progress_of(job, directory, 100) == "plain: starting"
+    assert runner.progress_of(job, directory, 100) == "plain: starting"
     entry = json.dumps({"epoch": 2, "loss": "3.456", "num_updates": "40"})
     log.write_text(f"2026-01-01 | INFO | train_inner | {entry}\n2026-01-01 | INFO | valid | {{}}\n")
-    assert run.progress_of(job, directory, 100) == "plain: epoch 2, 40/100 updates, loss 3.46"
+    assert runner.progress_of(job, directory, 100) == "plain: epoch 2, 40/100 updates, loss 3.46"
 
 
 def test_only_an_earlier_demo_is_removed(tmp_path: Path) -> None:
@@ -370,7 +377,7 @@ def test_report_has_a_row_for_each_model() -> None:
     }
     trap = {"majority_share": 0.8, "all": {"agreement": 0.9}}
     rows = list(
-        run.table_rows(
+        report.table_rows(
             {
                 "plain": {"bleu": bleu, "probes": probes},
                 "gated": {"bleu": bleu, "probes": probes, "gates": gates, "trap_gates": trap},
@@ -388,12 +395,12 @@ def test_commands_name_the_splits_that_fairseq_makes() -> None:
     names = binarizing.command.split("--testpref ")[1].split()[0].split(",")
     assert {f"test{number or ''}": Path(name).name for number, name in enumerate(names)} == {
         "test": "test",
-        **{split: name for name, split in run.PROBES.items()},
+        **{split: name for name, split in models.PROBES.items()},
     }
 
 
 def test_python_of_the_demo_is_the_one_that_runs_it(tmp_path: Path) -> None:
     directory, console, _ = make_demo(tmp_path)
-    step = run.Step("asking", 'python -c "import sys; print(sys.prefix)"', "a.log")
-    run.run_jobs([run.Job("data", [step])], directory, console, updates=1)
+    step = runner.Step("asking", 'python -c "import sys; print(sys.prefix)"', "a.log")
+    runner.run_jobs([runner.Job("data", [step])], directory, console, updates=1)
     assert (directory / "logs" / "a.log").read_text().strip() == sys.prefix

@@ -1,0 +1,65 @@
+"""The base class of the analyses: each states its options and its run; parsing, printing and writing are here."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import logging
+import warnings
+from abc import ABC, abstractmethod
+from typing import ClassVar, Optional, Sequence
+
+from fairseq_ctxgates.analysis.report import Result, check_outputs
+
+
+class Analysis(ABC):
+    """An analysis of ``ctxgates analyze``. The docstring of a subclass is its description in the help text.
+
+    name: on the command line
+    output_options: the options, without ``--``, that name files to write
+    """
+
+    name: ClassVar[str]
+    output_options: ClassVar[Sequence[str]] = ("json", "csv", "figure")
+
+    @abstractmethod
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add the analysis's options."""
+
+    @abstractmethod
+    def run(self, args: argparse.Namespace) -> Result:
+        """Do the work.
+
+        Raises:
+            UserError: the options, or the files that they name, do not fit.
+        """
+
+    def get_parser(self) -> argparse.ArgumentParser:
+        """The parser of the analysis's options."""
+        parser = argparse.ArgumentParser(prog=f"ctxgates analyze {self.name}", description=inspect.getdoc(self))
+        self.add_options(parser)
+        return parser
+
+    def parse_args(self, argv: Optional[Sequence[str]]) -> argparse.Namespace:
+        """The options of a command line.
+
+        Raises:
+            UserError: options contradict each other.
+        """
+        return self.get_parser().parse_args(argv)
+
+    def main(self, argv: Optional[Sequence[str]] = None) -> None:
+        """Run the analysis from its command line: print the result, and write the files that the options name."""
+        args = self.parse_args(argv)
+        check_outputs(args, self.output_options)
+        quiet_logging()
+        result = self.run(args)
+        print(result.text())
+        result.write(args)
+
+
+def quiet_logging() -> None:
+    """Log warnings only: fairseq sets the root logger to INFO, and its messages would bury the tables."""
+    logging.getLogger().setLevel(logging.WARNING)
+    for message in ("pin_memory", "mismatched key_padding_mask"):  # about how fairseq calls torch
+        warnings.filterwarnings("ignore", message=f".*{message}")

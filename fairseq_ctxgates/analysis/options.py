@@ -1,0 +1,44 @@
+"""Options that several analyses have in common."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Optional, Sequence
+
+
+def add_data_options(parser: argparse.ArgumentParser, data: str, languages: str) -> None:
+    """The data directory and its two languages.
+
+    Args:
+        data: help text of the directory
+        languages: where the languages come from by default
+    """
+    parser.add_argument("data", help=data)
+    parser.add_argument("-s", "--source-lang", metavar="SRC", help=f"source language ({languages})")
+    parser.add_argument("-t", "--target-lang", metavar="TRG", help=f"target language ({languages})")
+
+
+def add_split_option(parser: argparse.ArgumentParser, help: str) -> None:
+    """``--gen-subset``, named as in ``fairseq-generate``."""
+    parser.add_argument("--gen-subset", default="test", metavar="SPLIT", help=f"{help} (default: test)")
+
+
+def add_names_option(parser: argparse.ArgumentParser, systems: str, option: str) -> None:
+    """``--names`` of the systems; by default their names come from the files that another option names."""
+    parser.add_argument("--names", nargs="+", metavar="NAME", help=f"the {systems}' names (default: from {option})")
+
+
+def add_file_option(
+    parser: argparse._ActionsContainer,
+    option: str,
+    help: str,
+    *,
+    metavar: str = "FILE",
+    several: bool = False,
+    required: bool = False,
+    default: Optional[Sequence[Path]] = None,
+) -> None:
+    """An option that names a file, or one file or more where ``several`` is set."""
+    nargs = "+" if several else None
+    parser.add_argument(option, type=Path, nargs=nargs, required=required, default=default, metavar=metavar, help=help)
