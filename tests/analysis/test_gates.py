@@ -143,7 +143,7 @@ def checkpoint(data: Path) -> Path:
     path = data / "gated" / "checkpoint_last.pt"
     state = torch.load(path)
     for layer, odds in ((0, 3.0), (1, 1 / 3)):
-        prefix = f"decoder.layers.{layer}.context_gate.fc2"
+        prefix = f"decoder.layers.{layer}.connection.fc2"
         state["model"][f"{prefix}.weight"].zero_()
         state["model"][f"{prefix}.bias"].fill_(math.log(odds))
     torch.save(state, path)

@@ -93,6 +93,7 @@ def write_labels(split: Split, rows: List[List[int]]) -> None:
             writer.add(np.array(row))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("has_old_stream", [True, False])
 @pytest.mark.parametrize("rename", range(3))
 def test_a_writer_killed_between_two_renames_leaves_a_stream_that_is_refused(
@@ -102,7 +103,7 @@ def test_a_writer_killed_between_two_renames_leaves_a_stream_that_is_refused(
     (split,) = find_splits(binarize(tmp_path, {"train": [("a", "x y"), ("b", "y x")]}, "de", "en"), "de", "en")
     if has_old_stream:
         write_labels(split, [[0, 0, 2], [0, 0, 2]])
-        assert [row.tolist() for row in GateLabels.load([split], [1], None, None).rows] == [[0, 0, 2], [0, 0, 2]]
+        assert [row.tolist() for row in GateLabels.load([split], [1], None, None, None).rows] == [[0, 0, 2], [0, 0, 2]]
     process = os.fork()
     if process == 0:
         try:
@@ -114,8 +115,8 @@ def test_a_writer_killed_between_two_renames_leaves_a_stream_that_is_refused(
     prefix = split.stream_prefix(GateLabels.name)
     assert not Path(f"{prefix}.json").exists()
     with pytest.raises(UserError, match=r"train\.gate\.de-en\.(idx not found|json cannot be read).*gate-labels"):
-        GateLabels.load([split], [1], None, None)
+        GateLabels.load([split], [1], None, None, None)
 
     write_labels(split, [[1, 1, 2], [1, 1, 2]])  # running the command again repairs it
-    assert [row.tolist() for row in GateLabels.load([split], [1], None, None).rows] == [[1, 1, 2], [1, 1, 2]]
+    assert [row.tolist() for row in GateLabels.load([split], [1], None, None, None).rows] == [[1, 1, 2], [1, 1, 2]]
     assert all(Path(f"{prefix}{extension}").exists() for extension in EXTENSIONS)

@@ -53,7 +53,9 @@ def test_labels_every_split_and_keeps_the_tables(data, capsys):
     assert [labels_of(data, split) for split in ("train", "valid", "valid1")] == [LABELS, LABELS[3:], LABELS[:1]]
     streams = {f"{split}.gate.de-en.{end}" for split in ("train", "valid", "valid1") for end in ("bin", "idx", "json")}
     assert set(contents(data)) - before == streams | {"pmi.bilingual.de-en.npz", "pmi.monolingual.de-en.npz"}
-    stream = GateLabels.load(find_splits(data, "de", "en")[:1], [1], dataset=None, config=None)  # fingerprint and all
+    stream = GateLabels.load(
+        find_splits(data, "de", "en")[:1], [1], dataset=None, options=None, task=None
+    )  # fingerprint and all
     assert len(stream.rows) == len(PAIRS)
     assert load_labeller(data, "de", "en").options == PMIOptions()
 

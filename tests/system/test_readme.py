@@ -1,44 +1,18 @@
 """The README's commands for an existing pipeline run as they stand there, with a smaller model and fewer epochs."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
-from typing import Dict
 
 import pytest
 
 from fairseq_ctxgates.commands import gate_labels
 from tests.helpers.corpus import binarize
 from tests.helpers.fairseq_commands import DECODING, GATED, PLAIN, TASK, make_pairs, run, train
+from tests.helpers.pages import run_block
 
-README = Path(__file__).parent.parent.parent / "README.md"
 SPLITS = {
     name: make_pairs(number, seed) for seed, (name, number) in enumerate({"train": 30, "valid": 5, "test": 5}.items())
 }
-
-
-def run_block(name: str, smaller: Dict[str, str], folder: Path) -> str:
-    """Run the commands of a marked block in a folder, each text of ``smaller`` replaced, and return what they print."""
-    block = rf"<!-- test: {name} -->\n```bash\n(.*?)```"
-    match = re.search(block, README.read_text(encoding="utf-8"), re.DOTALL)
-    assert match
-    commands = match[1]
-    for full, small in smaller.items():
-        assert full in commands
-        commands = commands.replace(full, small)
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    finished = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", commands],
-        cwd=folder,
-        env={**os.environ, "PATH": path, "CUDA_VISIBLE_DEVICES": ""},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert finished.returncode == 0, finished.stdout
-    return finished.stdout
 
 
 @pytest.mark.slow
