@@ -11,7 +11,7 @@ import numpy as np
 from fairseq import options, tasks
 from fairseq.data import data_utils
 
-import fairseq_ctxgates  # noqa: F401  registers the task
+import fairseq_ctxgates.tasks  # noqa: F401  registers the task
 
 INPUTS = {"source": "src_tokens", "preceding": "preceding_tokens", "target": "prev_output_tokens"}
 

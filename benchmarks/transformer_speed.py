@@ -25,7 +25,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from tqdm import tqdm
 
-import fairseq_ctxgates  # noqa: F401  registers the architectures
+import fairseq_ctxgates.models
+import fairseq_ctxgates.tasks  # noqa: F401  both register themselves with fairseq
 from fairseq_ctxgates.analysis.inference import required_streams
 
 # The setting of the Multi30k experiments in examples/rcg.

@@ -1,7 +1,7 @@
 """The labels z* of regularized context gates, one for each target token (Li et al. 2020, equation 7)."""
 
 from dataclasses import dataclass, field
-from typing import AbstractSet, Any, Dict
+from typing import AbstractSet
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq.dataclass import FairseqDataclass
 
 from fairseq_ctxgates.data.data_directory import Split
-from fairseq_ctxgates.data.side_stream import SideStream
+from fairseq_ctxgates.data.side_stream import Batch, SideStream
 from fairseq_ctxgates.errors import UserError
 
 TARGET, SOURCE, IGNORE = 0, 1, 2
@@ -52,7 +52,7 @@ class GateLabels(SideStream[GateLabelsConfig]):
                 f"for {target.sizes[first]} target tokens"
             )
 
-    def add_to_batch(self, batch: Dict[str, Any]) -> None:
+    def add_to_batch(self, batch: Batch) -> None:
         labels = [self.rows[index] for index in batch["id"].tolist()]
         batch["gate_labels"] = data_utils.collate_tokens(
             labels, pad_idx=IGNORE, left_pad=self.dataset.left_pad_target, pad_to_length=batch["target"].size(1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import AbstractSet, Any, ClassVar, Dict, Generic, Mapping, Optional, Protocol, Sequence, Tuple, Type
+from typing import AbstractSet, Any, ClassVar, Dict, Generic, Mapping, Optional, Protocol, Sequence, Tuple, Type, Union
 
 import numpy as np
 from fairseq.data import ConcatDataset, LanguagePairDataset
@@ -21,6 +21,9 @@ from torch import Tensor
 from fairseq_ctxgates.configuration import Options
 from fairseq_ctxgates.data.data_directory import Split, fingerprint, load_rows
 from fairseq_ctxgates.errors import UserError
+
+Batch = Dict[str, Any]  # what fairseq's datasets collate: tensors, numbers and, as "net_input", the model's input
+Rows = Union[MMapIndexedDataset, ConcatDataset]  # of one split, or of several that fairseq joined
 
 
 class TaskOptions(Protocol):
@@ -69,7 +72,7 @@ class SideStream(ABC, Generic[Options]):
     saved_options: ClassVar[Mapping[str, bool]] = {}
     filters: ClassVar[Tuple[str, ...]] = ()
 
-    def __init__(self, rows: Any, dataset: LanguagePairDataset, options: Options, task: TaskOptions) -> None:
+    def __init__(self, rows: Rows, dataset: LanguagePairDataset, options: Options, task: TaskOptions) -> None:
         self.rows = rows
         self.dataset = dataset
         self.options = options
@@ -112,7 +115,7 @@ class SideStream(ABC, Generic[Options]):
         return cls(cls.join([cls._load_split(split) for split in splits], sample_ratios), dataset, options, task)
 
     @classmethod
-    def join(cls, parts: Sequence[MMapIndexedDataset], sample_ratios: Sequence[int]) -> Any:
+    def join(cls, parts: Sequence[MMapIndexedDataset], sample_ratios: Sequence[int]) -> Rows:
         """The rows of several splits as those of one, each split repeated as fairseq repeats its data."""
         return parts[0] if len(parts) == 1 else ConcatDataset(parts, list(sample_ratios))
 
@@ -177,5 +180,5 @@ class SideStream(ABC, Generic[Options]):
         return None
 
     @abstractmethod
-    def add_to_batch(self, batch: Dict[str, Any]) -> None:
+    def add_to_batch(self, batch: Batch) -> None:
         """Add this stream's tensors to a batch that fairseq's collater made, in the order of ``batch["id"]``."""

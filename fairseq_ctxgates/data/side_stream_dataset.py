@@ -1,12 +1,13 @@
 """The datasets that join side streams to the one fairseq built."""
 
 import math
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from typing import Iterator, List, Optional, Sequence
 
 import numpy as np
 from fairseq.data import BaseWrapperDataset, FairseqDataset, LanguagePairDataset, data_utils
+from torch.utils.data import Dataset
 
-from fairseq_ctxgates.data.side_stream import SideStream
+from fairseq_ctxgates.data.side_stream import Batch, SideStream
 
 
 class SideStreamDataset(BaseWrapperDataset):
@@ -26,8 +27,8 @@ class SideStreamDataset(BaseWrapperDataset):
         self.streams = tuple(streams)
         self.training_mask = training_mask
 
-    def collater(self, samples: List[Dict[str, Any]], **kwargs: Any) -> Dict[str, Any]:
-        batch: Dict[str, Any] = self.dataset.collater(samples, **kwargs)
+    def collater(self, samples: List[Batch], **kwargs: object) -> Batch:
+        batch: Batch = self.dataset.collater(samples, **kwargs)
         if batch:
             for stream in self.streams:
                 stream.add_to_batch(batch)
@@ -52,7 +53,7 @@ class SideStreamDataset(BaseWrapperDataset):
         max_tokens: Optional[int] = None,
         max_sentences: Optional[int] = None,
         required_batch_size_multiple: int = 1,
-    ) -> Any:
+    ) -> Sequence[np.ndarray]:
         """As fairseq's. Where a stream is padded to a tensor of its own, batches are made of sentences that are alike
         in source and in stream; one that only the stream makes longer than ``max_tokens`` is a batch of its own."""
         lengths = [
@@ -87,11 +88,11 @@ class SideStreamDataset(BaseWrapperDataset):
 
     # `fairseq-generate --replace-unk` reads the raw text through these.
     @property
-    def src(self) -> Any:
+    def src(self) -> Dataset:
         return self.dataset.src
 
     @property
-    def tgt(self) -> Any:
+    def tgt(self) -> Optional[Dataset]:
         return self.dataset.tgt
 
 

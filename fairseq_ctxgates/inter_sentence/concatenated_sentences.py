@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
-from typing import AbstractSet, Any, ClassVar, Dict, Mapping, Optional, Sequence, Tuple
+from typing import AbstractSet, ClassVar, Dict, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import torch
-from fairseq.data import LanguagePairDataset
+from fairseq.data import FairseqDataset, LanguagePairDataset
 from torch import Tensor
+from torch.utils.data import Dataset
 
-from fairseq_ctxgates.data.side_stream import TaskOptions
+from fairseq_ctxgates.data.side_stream import Batch, TaskOptions
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.inter_sentence.preceding_sentences import NONE, PrecedingSentences, PrecedingSentencesConfig
+
+Lengths = Union[int, np.ndarray]
 
 
 class ConcatenatedSentences(PrecedingSentences):
@@ -71,13 +74,18 @@ class ConcatenatedSentences(PrecedingSentences):
     def padded_lengths(self, indices: np.ndarray) -> None:
         return None
 
-    def add_to_batch(self, batch: Dict[str, Any]) -> None:
+    def add_to_batch(self, batch: Batch) -> None:
         """Nothing: the preceding sentence is in the source."""
 
 
-class _Joined(torch.utils.data.Dataset):
+class _Joined(Dataset):
     def __init__(
-        self, sources: Any, sentences: Any, rows: np.ndarray, separator: Tuple[str, int], max_positions: int
+        self,
+        sources: FairseqDataset,
+        sentences: FairseqDataset,
+        rows: np.ndarray,
+        separator: Tuple[str, int],
+        max_positions: int,
     ) -> None:
         self.sources = sources
         self.sentences = sentences
@@ -105,9 +113,9 @@ class _Joined(torch.utils.data.Dataset):
         preceding = self.sentences.get_original_text(self.rows[index]).split()
         return " ".join([*preceding[-room:], self.separator_word, source])
 
-    def room(self, source_length: Any) -> Any:
+    def room(self, source_lengths: Lengths) -> Lengths:
         """How many words of the preceding sentence there is room for, beside a source and the separator."""
-        return np.maximum(self.max_positions - source_length - 1, 0)
+        return np.maximum(self.max_positions - source_lengths - 1, 0)
 
     def sizes(self, source_lengths: np.ndarray, preceding_lengths: np.ndarray) -> np.ndarray:
         """The lengths of all, from those of the parts, end of sentence included in each."""

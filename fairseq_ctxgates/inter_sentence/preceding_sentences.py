@@ -2,7 +2,7 @@
 
 import logging
 from dataclasses import dataclass, field
-from typing import AbstractSet, Any, ClassVar, Dict, Optional, Sequence, Tuple
+from typing import AbstractSet, ClassVar, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
 from fairseq_ctxgates.data.data_directory import Split
-from fairseq_ctxgates.data.side_stream import SideStream, TaskOptions
+from fairseq_ctxgates.data.side_stream import Batch, SideStream, TaskOptions
 from fairseq_ctxgates.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -176,7 +176,7 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
     def padded_lengths(self, indices: np.ndarray) -> Optional[np.ndarray]:
         return self.preceding_lengths[indices]
 
-    def add_to_batch(self, batch: Dict[str, Any]) -> None:
+    def add_to_batch(self, batch: Batch) -> None:
         batch["net_input"]["preceding_tokens"] = data_utils.collate_tokens(
             [self.null if row == NONE else self.sentences[row] for row in self.rows[batch["id"].numpy()]],
             pad_idx=self.dataset.src_dict.pad(),

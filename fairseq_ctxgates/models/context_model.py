@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from typing import (
     Any,
     ClassVar,
@@ -54,7 +55,7 @@ class ContextDecoder(FairseqIncrementalDecoder):
         incremental_state: Optional[IncrementalState] = None,
         features_only: bool = False,
         output_positions: Optional[Tensor] = None,
-        **arguments: Any,
+        **arguments: object,
     ) -> Tuple[Tensor, Extra]:
         """
         Args:
@@ -85,13 +86,13 @@ class ContextModel(FairseqEncoderDecoderModel):
     mechanisms: Tuple[Mechanism, ...]
 
     @classmethod
-    def add_args(cls, parser: Any) -> None:
+    def add_args(cls, parser: argparse.ArgumentParser) -> None:
         """Add the architectures' options to the command line. Defaults come from each preset; a parser default would
         turn a preset's store_true flag into store_false."""
         gen_parser_from_dataclass(parser, cls.Config(), delete_default=True)
 
     def forward(
-        self, src_tokens: Tensor, src_lengths: Optional[Tensor], prev_output_tokens: Tensor, **arguments: Any
+        self, src_tokens: Tensor, src_lengths: Optional[Tensor], prev_output_tokens: Tensor, **arguments: object
     ) -> Tuple[Tensor, Extra]:
         """
         Args:

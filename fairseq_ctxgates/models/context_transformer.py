@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from fairseq.data import Dictionary
@@ -207,10 +207,9 @@ class ContextTransformerDecoder(ContextDecoder, TransformerDecoderBase):
         """Run the decoder without its output layer.
 
         Args:
-            prev_output_tokens: (batch, target length)
             full_context_alignment: no causal mask (Garg et al. 2019)
-            alignment_layer: whose attention is returned, from 0 as in fairseq; default: the last layer's
-            alignment_heads: average the attention over this many heads; default: all
+            alignment_layer, alignment_heads: whose attention is returned, from 0, and the mean of how many heads;
+                default: the last layer's, all
             return_attention: without it, attention over the source is computed the faster way, which has no weights
             returns: the names of the gates and attention weights that parts shall return
 
@@ -234,9 +233,8 @@ class ContextTransformerDecoder(ContextDecoder, TransformerDecoderBase):
             first_step=prev_output_tokens.size(1) - x.size(0),
             returns=tuple(returns),
         )
-        attention = results.attention
-        if attention is not None:
-            attention = attention[:alignment_heads].float().mean(dim=0).to(x)
+        weights = results.attention
+        attention = None if weights is None else weights[:alignment_heads].float().mean(dim=0).to(x)
         extra = {"attn": [attention], "inner_states": results.inner_states, **results.returned}
         return self.features(results.inner_states[-1]), extra
 
@@ -246,7 +244,7 @@ class ContextTransformerDecoder(ContextDecoder, TransformerDecoderBase):
         encoder_out: EncoderOut,
         attention_layer: Optional[int],
         returns: Tuple[str, ...],
-        **arguments: Any,
+        **arguments: object,
     ) -> LayerResults:
         """Run the layers, or those that LayerDrop leaves.
 

@@ -2,7 +2,7 @@
 and Translate*), with the mechanisms in its decoder, and its named architectures."""
 
 from dataclasses import dataclass, field, fields, make_dataclass
-from typing import Any, Collection, Dict, List, Optional, Protocol, Sequence, Tuple
+from typing import Collection, Dict, List, Optional, Protocol, Sequence, Tuple, TypedDict
 
 import torch
 from fairseq.data import Dictionary
@@ -25,7 +25,7 @@ from fairseq_ctxgates.models.context_model import (
     further_encodings,
 )
 from fairseq_ctxgates.models.presets import register_presets
-from fairseq_ctxgates.models.recurrent_decoder_cell import RecurrentDecoderCell, Step
+from fairseq_ctxgates.models.recurrent_decoder_cell import RecurrentDecoderCell, Step, StepMemory
 from fairseq_ctxgates.models.warm_start import WarmStartConfig
 from fairseq_ctxgates.modules.additive_attention import sentences_of_rows, weighted_sum
 from fairseq_ctxgates.modules.attention import IncrementalState
@@ -238,6 +238,15 @@ def pack(sentences: Sequence[Tensor], padding_idx: int) -> Tuple[Tensor, Tensor,
     return order, lengths.unsqueeze(1).gt(word_numbers).sum(dim=0).cpu(), rows
 
 
+class DecoderCache(TypedDict):
+    """What decoding steps keep: s_t, (rows, state dim), and what depends on the annotations alone: the memory of
+    attention, and the terms of contexts in the deep output, (sentences, source length, 2 · output dim)."""
+
+    state: Tensor
+    memory: StepMemory
+    output_terms: Tensor
+
+
 class RNNSearchDecoder(ContextDecoder):
     """The recurrence of :class:`RecurrentDecoderCell` and, for all steps at once, a maxout and an output layer.
 
@@ -329,7 +338,7 @@ class RNNSearchDecoder(ContextDecoder):
         embedded: Tensor = self.embedding_dropout(words)
         return embedded
 
-    def start(self, encoder_out: EncoderOut, added: Dict[str, Tensor]) -> Dict[str, Any]:
+    def start(self, encoder_out: EncoderOut, added: Dict[str, Tensor]) -> DecoderCache:
         """s_0, and all that depends on the annotations alone."""
         h, padding_mask = encoder_out["encoder_out"][0], encoder_out["encoder_padding_mask"][0]
         return {

@@ -63,7 +63,7 @@ def _flat_fields(config: Type[FairseqDataclass], prefix: str = "") -> List[FlatF
     return flat
 
 
-def _copy(option: Field) -> Any:
+def _copy(option: Field) -> object:
     if option.default_factory is not MISSING:
         return field(default_factory=option.default_factory, metadata=option.metadata)
     return field(default=option.default, metadata=option.metadata)
@@ -94,15 +94,14 @@ def transformer_config(flat: FairseqDataclass) -> TransformerConfig:
     for name, other in _DERIVED.items():
         if values.get(name) is None:
             values[name] = values[other]
-    norm_order = _norm_order(values)
+    norm_order = _norm_order(values["decoder_normalize_before"], values["decoder_norm_order"])
     mechanisms = build_mechanisms(all_mechanisms(), TRANSFORMER, Namespace(**values), values["decoder_layers"])
     cfg = TransformerConfig.from_namespace(Namespace(**values))
     cfg.decoder_norm_order, cfg.mechanisms = norm_order, mechanisms
     return cfg
 
 
-def _norm_order(values: Dict[str, Any]) -> str:
-    is_pre_norm, given = values["decoder_normalize_before"], values["decoder_norm_order"]
+def _norm_order(is_pre_norm: bool, given: Optional[str]) -> str:
     if given is None:
         return "pre" if is_pre_norm else "post"
     if is_pre_norm != (given == "pre"):

@@ -4,7 +4,7 @@ Augmented Neural Machine Translation*)."""
 from __future__ import annotations
 
 import math
-from typing import Any, Optional, Tuple
+from typing import Optional, Tuple
 
 import torch
 from fairseq import utils
@@ -132,7 +132,7 @@ class MultiplyingAttention(MultiheadAttention):
         value: Tensor,
         key_padding_mask: Optional[Tensor] = None,
         attn_mask: Optional[Tensor] = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """As fairseq's. With a mask, (batch · heads, length, length), bool, true outside of M, it returns no
         weights."""

@@ -4,7 +4,7 @@ import atexit
 import functools
 import logging
 from dataclasses import dataclass, field
-from typing import AbstractSet, Any, ClassVar, Dict, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, AbstractSet, ClassVar, Dict, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -14,8 +14,11 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from torch import Tensor
 
 from fairseq_ctxgates.data.data_directory import Split
-from fairseq_ctxgates.data.side_stream import SideStream, TaskOptions
+from fairseq_ctxgates.data.side_stream import Batch, SideStream, TaskOptions
 from fairseq_ctxgates.errors import UserError
+
+if TYPE_CHECKING:
+    from fairseq_ctxgates.relations.extraction import RelationExtractor
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +127,7 @@ class Relations(SideStream[RelationsConfig]):
         tuples_of_lines = relations_of_tokens(extractor, lines, remove_bpe)
         return cls([pack_tuples(tuples) for tuples in tuples_of_lines], dataset, options, task)
 
-    def add_to_batch(self, batch: Dict[str, Any]) -> None:
+    def add_to_batch(self, batch: Batch) -> None:
         """Add M of each sentence, (batch, source length, source length), bool, all true where it has no tuples."""
         tokens = batch["net_input"]["src_tokens"]
         # Of the batch as it is: sentences may have been cut (--truncate-source), or padded to some multiple.
@@ -188,7 +191,7 @@ def relation_mask(row: np.ndarray, length: int, kind: Optional[str] = "pair") ->
 
 
 @functools.lru_cache(maxsize=None)
-def _open_extractor(name: str, language: str, urls: Optional[str]) -> Any:
+def _open_extractor(name: str, language: str, urls: Optional[str]) -> "RelationExtractor":
     """The extractor of these options, which lives as long as the process: starting a server takes seconds."""
     from fairseq_ctxgates.relations.extraction import build_extractor
 

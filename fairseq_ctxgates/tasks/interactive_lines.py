@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+from typing import List, Optional
 
 import torch
 from fairseq import utils
 
+from fairseq_ctxgates.data.side_stream import Batch
 from fairseq_ctxgates.data.side_stream_dataset import SideStreamDataset
 
 
@@ -15,13 +16,13 @@ class LineDataset(SideStreamDataset):
     and drops the rest. It is done with one batch before it asks for the next, so the last one handed out is the one
     that it translates."""
 
-    _handed_out: Optional[Dict[str, Any]] = None
+    _handed_out: Optional[Batch] = None
 
-    def collater(self, samples: List[Dict[str, Any]], **kwargs: Any) -> Dict[str, Any]:
+    def collater(self, samples: List[Batch], **kwargs: object) -> Batch:
         self._handed_out = super().collater(samples, **kwargs)
         return self._handed_out
 
-    def restore_inputs(self, sample: Dict[str, Any]) -> Dict[str, Any]:
+    def restore_inputs(self, sample: Batch) -> Batch:
         """A batch that fairseq-interactive rebuilt from the one handed out last, with what it dropped; another batch as
         it is."""
         source, handed_out = sample["net_input"]["src_tokens"], (self._handed_out or {}).get("net_input", {})

@@ -8,7 +8,8 @@ from typing import Iterator, List, Tuple
 import pytest
 from fairseq import options
 
-import fairseq_ctxgates  # noqa: F401
+import fairseq_ctxgates.models
+import fairseq_ctxgates.tasks  # noqa: F401
 
 ROOT = Path(__file__).parent.parent.parent
 USER_DIR = str(ROOT / "fairseq_ctxgates")

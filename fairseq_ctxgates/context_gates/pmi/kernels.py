@@ -153,9 +153,7 @@ def tally_contexts(
             for occurrence in range(batch, stop):
                 for position in range(spans[occurrence, 0], spans[occurrence, 1]):
                     context = contexts[position]
-                    columns[found] = (
-                        context  # overwritten unless it is new; no branch, which would often be mispredicted
-                    )
+                    columns[found] = context  # overwritten unless it is new: a branch would often be mispredicted
                     found += row[context] == 0
                     row[context] += 1
         for place in range(first, found):
@@ -198,6 +196,20 @@ def find_pairs(words: np.ndarray, contexts: np.ndarray, counts: PMICounts) -> np
 
 
 @compiled
+def fill_pmi_row(row: np.ndarray, word: int, counts: PMICounts, normalized: bool) -> None:
+    """Write PMI of a target type with each context type that was seen with it to ``row`` (context types)."""
+    for place in range(counts.row_start[word], counts.row_start[word + 1]):
+        column = counts.columns[place]
+        row[column] = pointwise_mutual_information(
+            float(counts.pair_counts[place]),
+            float(counts.row_counts[word]),
+            float(counts.column_counts[column]),
+            float(counts.total[0]),
+            normalized,
+        )
+
+
+@compiled
 def score_contexts(
     first: int,
     row_start: np.ndarray,
@@ -220,20 +232,12 @@ def score_contexts(
     """
     scores = np.full(len(spans), -np.inf)
     row = np.full(len(counts.column_counts), -np.inf)  # PMI of one type with every context type
-    checksum, total = 0, float(counts.total[0])
+    checksum = 0
     for number in range(len(row_start) - 1):
         word = first + number
         if row_start[number] == row_start[number + 1]:
             continue
-        for place in range(counts.row_start[word], counts.row_start[word + 1]):
-            column = counts.columns[place]
-            row[column] = pointwise_mutual_information(
-                float(counts.pair_counts[place]),
-                float(counts.row_counts[word]),
-                float(counts.column_counts[column]),
-                total,
-                normalized,
-            )
+        fill_pmi_row(row, word, counts, normalized)
         for batch in range(row_start[number], row_start[number + 1], PREFETCHED):
             stop = min(batch + PREFETCHED, row_start[number + 1])
             checksum ^= prefetch(contexts, spans[batch:stop])
