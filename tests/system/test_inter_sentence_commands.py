@@ -71,7 +71,7 @@ def test_all_mechanisms_together(trained: Trained, tmp_path: Path) -> None:
     assert "side streams preceding, gate" in log
     assert float(logged(log)[-1]["gate_loss"]) > 0
     model = checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "checkpoint_last.pt"))["model"]
-    gated = {name.split(".")[2] for name in model if "context_gate" in name}
+    gated = {name.split(".")[2] for name in model if ".connection." in name}
     assert gated == {"0", "1"} and {name.split(".")[2] for name in model if ".inter_sentence." in name} == {"1"}
     assert len(generate(trained.data, tmp_path / "checkpoint_last.pt")) == 20
 

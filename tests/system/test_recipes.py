@@ -1,4 +1,4 @@
-"""Every fairseq-train command in the examples and every YAML file names options that exist."""
+"""Every fairseq-train command with our user dir in the examples and every YAML file names options that exist."""
 
 import re
 import shlex
@@ -12,6 +12,7 @@ import fairseq_ctxgates.models
 import fairseq_ctxgates.tasks  # noqa: F401
 
 ROOT = Path(__file__).parent.parent.parent
+USER_DIR_TEXT = '"$(ctxgates user-dir)"'
 USER_DIR = str(ROOT / "fairseq_ctxgates")
 
 
@@ -19,8 +20,8 @@ def training_commands() -> Iterator[Tuple[str, List[str]]]:
     for path in sorted([ROOT / "README.md", *(ROOT / "examples").glob("*/README.md")]):
         for block in re.findall(r"```bash\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL):
             for line in block.replace("\\\n", " ").splitlines():
-                if line.startswith("fairseq-train "):
-                    yield path.parent.name, shlex.split(line.replace('"$(ctxgates user-dir)"', USER_DIR))[1:]
+                if line.startswith("fairseq-train ") and USER_DIR_TEXT in line:
+                    yield path.parent.name, shlex.split(line.replace(USER_DIR_TEXT, USER_DIR))[1:]
 
 
 COMMANDS = list(training_commands())

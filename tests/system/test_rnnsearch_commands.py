@@ -91,10 +91,11 @@ def test_warm_start(trained: Trained, tmp_path: Path) -> None:
     closed = ("--model-overrides", "{'inter_sentence_ablation': 'closed'}")
     check_same_translations(generate(trained.data, checkpoint, *closed), generate(trained.data, trained["plain"]))
     parameters = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))["model"]
-    copies = [name for name in parameters if ".preceding_attention." in name]
+    copies = [name for name in parameters if ".inter_sentence.attention." in name]
     assert len(copies) == 4
     for name in copies:
-        assert torch.equal(parameters[name], parameters[name.replace("preceding_attention", "attention")])
+        of_sentence = name.replace("source_parts.inter_sentence.attention", "attention")
+        assert torch.equal(parameters[name], parameters[of_sentence])
 
 
 def test_ensemble_with_another_model(trained: Trained) -> None:
@@ -121,5 +122,5 @@ def test_options_on_the_command_line(trained: Trained, tmp_path: Path) -> None:
     state = checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "checkpoint_last.pt"))
     model = state["cfg"]["model"]
     assert model.feedback_attention and model.inter_sentence_gate and str(model.context_gate) == "target"
-    assert state["model"]["decoder.cell.context_gate.from_word.weight"].shape == (64, 32)
+    assert state["model"]["decoder.cell.connection.from_word.weight"].shape == (64, 32)
     assert any(".feedback_proj." in name for name in state["model"])
