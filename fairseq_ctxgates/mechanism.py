@@ -82,7 +82,9 @@ class Mechanism(Generic[Options]):
         if self.is_on:
             self.check()
         else:
-            self._refuse_options()
+            others = [option.name for option in fields(options) if option.name not in (self.switch, "_name")]
+            named = [name for of_backbone in self.architectures.values() for name in of_backbone]
+            self.refuse_unread(f"--{self.switch.replace('_', '-')}, which --arch {named[0]} sets", *others)
 
     @property
     def is_on(self) -> bool:
@@ -92,16 +94,23 @@ class Mechanism(Generic[Options]):
     def check(self) -> None:
         """Raise UserError where options contradict each other, or would do nothing."""
 
-    def _refuse_options(self) -> None:
-        """Raise UserError for an option that would do nothing, because the mechanism is off."""
-        for option in fields(self.options):
-            value = getattr(self.options, option.name)
-            if option.name not in (self.switch, "_name") and value != option.default:
-                named = [name for of_backbone in self.architectures.values() for name in of_backbone]
-                raise UserError(
-                    f"--{option.name.replace('_', '-')} {value} needs --{self.switch.replace('_', '-')}, which "
-                    f"--arch {named[0]} sets"
-                )
+    def refuse_unread(self, needs: str, *options: str) -> None:
+        """Raise UserError if one of these options was given, because it would do nothing.
+
+        Args:
+            needs: what the options need to do something
+            options: their names
+        """
+        defaults = {option.name: option.default for option in fields(self.options)}
+        for name in options:
+            value = getattr(self.options, name)
+            if value != defaults[name]:
+                raise UserError(f"--{name.replace('_', '-')} {value} would do nothing: it needs {needs}")
+
+    @property
+    def is_ablated(self) -> bool:
+        """Whether an ablation leaves parameters of the mechanism without gradients; such a model is not trained."""
+        return False
 
     # --- the side streams
 

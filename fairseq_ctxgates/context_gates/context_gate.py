@@ -10,6 +10,7 @@ from fairseq.modules import FairseqDropout
 from fairseq.modules.quant_noise import quant_noise
 from torch import Tensor, nn
 
+from fairseq_ctxgates.modules.interpolation import interpolate
 from fairseq_ctxgates.modules.norm_order import SublayerNorm
 from fairseq_ctxgates.parts import Connection, Returned, TransformerOptions
 
@@ -52,10 +53,11 @@ class ContextGate(Connection):
         """
         hidden = self.activation_fn(self.fc1(torch.cat([target_input, source], dim=-1)))
         z = torch.sigmoid(self.fc2(self.activation_dropout_module(hidden)))
-        return torch.lerp(target, source, z), z
+        return interpolate(target, source, z), z
 
     def forward(
         self, target: Tensor, source: Tensor, target_input: Tensor, norm: SublayerNorm
     ) -> Tuple[Tensor, Returned]:
-        u, z = self.gate(target, norm.branch(source), target_input)
+        # Under autocast attention gives half precision, and the target context is in single precision.
+        u, z = self.gate(target, norm.branch(source.type_as(target)), target_input)
         return u, {"context_gates": z}

@@ -34,6 +34,7 @@ class GateLabels(SideStream[GateLabelsConfig]):
     made_by = "ctxgates gate-labels {data} -s {source} -t {target}"
     train_only = True
     Config = GateLabelsConfig
+    criterions = ("gate_regularized_cross_entropy",)
 
     @classmethod
     def is_wanted(cls, options: GateLabelsConfig, required: AbstractSet[str]) -> bool:

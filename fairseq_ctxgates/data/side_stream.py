@@ -53,6 +53,8 @@ class SideStream(ABC, Generic[Options]):
         saved_options: of these, those that a checkpoint keeps because its model reads its input by them; and whether a
             model that was trained without such an option reads another input
         filters: of these, those that leave sentences out of training
+        interactive_options: of these, those that only fairseq-interactive reads
+        criterions: the names of the criterions that read it; empty: the model reads it
 
     Args:
         rows: what was loaded
@@ -71,6 +73,8 @@ class SideStream(ABC, Generic[Options]):
     Config: ClassVar[Type[FairseqDataclass]]
     saved_options: ClassVar[Mapping[str, bool]] = {}
     filters: ClassVar[Tuple[str, ...]] = ()
+    interactive_options: ClassVar[Tuple[str, ...]] = ()
+    criterions: ClassVar[Tuple[str, ...]] = ()
 
     def __init__(self, rows: Rows, dataset: LanguagePairDataset, options: Options, task: TaskOptions) -> None:
         self.rows = rows

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fairseq_ctxgates.inter_sentence.random_context import random_context
 from fairseq_ctxgates.modules.additive_attention import AdditiveAttention, AttentionMemory, weighted_sum
 from fairseq_ctxgates.modules.attention import EncodedSentence, attend
+from fairseq_ctxgates.modules.interpolation import interpolate
 from fairseq_ctxgates.parts import LayerInput, RecurrentSourcePart, RecurrentWidths, Returned, SourceContextPart
 
 GATES, ATTENTION = "inter_sentence_gates", "preceding_attention"  # what the parts return
@@ -58,7 +59,7 @@ class InterSentenceGate(nn.Module):
             z = torch.zeros_like(sentence)
         else:
             z = torch.sigmoid(self.from_state(state) + self.from_sentence(sentence) + self.from_preceding(preceding))
-        return torch.lerp(self.sentence_proj(sentence), self.preceding_proj(preceding), z), z
+        return interpolate(self.sentence_proj(sentence), self.preceding_proj(preceding), z), z
 
 
 class PrecedingContext(SourceContextPart):
@@ -180,7 +181,7 @@ class RecurrentInterSentenceGate(RecurrentSourcePart, InterSentenceGate):
             z = torch.zeros_like(context_b)
         else:
             z = torch.sigmoid(self.from_state(state) + word_term + gate_b + gate_a)
-        return torch.lerp(context_b, context_a, z), z
+        return interpolate(context_b, context_a, z), z
 
 
 def step_numbers(first: int, x: Tensor) -> Tensor:

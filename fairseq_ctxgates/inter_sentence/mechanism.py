@@ -89,6 +89,10 @@ class InterSentence(Mechanism[InterSentenceGateConfig]):
         return RecurrentInterSentenceGate(widths, self.is_closed)
 
     @property
+    def is_ablated(self) -> bool:
+        return self.options.inter_sentence_ablation in ("closed", "random")
+
+    @property
     def is_closed(self) -> bool:
         """Whether an ablation holds the gate at 0."""
         return self.options.inter_sentence_ablation == "closed"

@@ -84,6 +84,8 @@ class ContextModel(FairseqEncoderDecoderModel):
 
     Config: ClassVar[Type[FairseqDataclass]]
     mechanisms: Tuple[Mechanism, ...]
+    # The checkpoint of --warm-start, until it is loaded, or a checkpoint of the model itself in its place.
+    pending_warm_start: Optional[str] = None
 
     @classmethod
     def add_args(cls, parser: argparse.ArgumentParser) -> None:
@@ -104,10 +106,17 @@ class ContextModel(FairseqEncoderDecoderModel):
         Returns:
             logits, (batch, target length, vocabulary), and the dictionary of the decoder
         """
+        if self.training and self.pending_warm_start:
+            raise UserError(f"--warm-start {self.pending_warm_start}: give --task context_translation, which loads it")
         inputs = {name: arguments.pop(name) for name in self.input_names if name in arguments}
         return_all_hiddens = arguments.pop("return_all_hiddens", True)
         encoder_out = self.encoder(src_tokens, src_lengths, return_all_hiddens=return_all_hiddens, **inputs)
         return self.decoder(prev_output_tokens, encoder_out=encoder_out, **arguments)
+
+    def load_state_dict(self, *arguments: object, **options: object) -> object:
+        """As fairseq's; a loaded model needs no warm start."""
+        self.pending_warm_start = None
+        return super().load_state_dict(*arguments, **options)
 
     @property
     def input_names(self) -> Tuple[str, ...]:

@@ -325,6 +325,7 @@ class ContextTransformerModel(ContextModel, TransformerModelBase):
         """
         model = super().build_model(transformer_config(cfg), task)
         model.check_task(task)
+        model.pending_warm_start = cfg.warm_start
         replace_dropout(model)
         return model
 

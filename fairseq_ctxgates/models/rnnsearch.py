@@ -116,6 +116,7 @@ class RNNSearchOptions(Protocol):
     share_all_embeddings: bool
     max_source_positions: int
     max_target_positions: int
+    warm_start: Optional[str]
 
 
 class RNNSearchEncoder(FairseqEncoder):
@@ -406,6 +407,7 @@ class RNNSearchModel(ContextModel):
         decoder = RNNSearchDecoder(cfg, mechanisms, target, target_embeddings)
         model = cls(cfg, mechanisms, encoder, decoder)
         model.check_task(task)
+        model.pending_warm_start = cfg.warm_start
         replace_linear(model)
         return model
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from fairseq_ctxgates.modules.interpolation import interpolate
 from fairseq_ctxgates.modules.linear import linear
 
 
@@ -30,7 +31,7 @@ def gru(state: Tensor, inputs: Tensor, recurrent: Tensor) -> Tensor:
     h, h_n = recurrent.split([2 * width, width], dim=-1)
     r, u = torch.sigmoid(x + h).chunk(2, dim=-1)
     n = torch.tanh(torch.addcmul(x_n, r, h_n))
-    return torch.lerp(n, state, u)
+    return interpolate(n, state, u)
 
 
 def initialize_gru(weight: Tensor, bias: Tensor) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fairseq_ctxgates.modules.attention import EncodedSentence, IncrementalState, attend
+from fairseq_ctxgates.modules.interpolation import interpolate
 from fairseq_ctxgates.parts import LayerInput, Returned, SourceContextPart
 
 KEPT = "relation_attention"  # where the incremental state has one for attention over h'
@@ -64,9 +65,9 @@ class RelationFusion(nn.Module):
             transformed: Tensor = self.transform(both)
             return transformed
         if self.kind == "gate":
-            return torch.lerp(relation, sentence, torch.sigmoid(self.gate(both)))
+            return interpolate(relation, sentence, torch.sigmoid(self.gate(both)))
         projected = F.linear(both, self.gate.weight)  # W_f [ŝ; s̃]
-        return torch.lerp(projected, self.transform(both), torch.sigmoid(projected + self.gate.bias))
+        return interpolate(projected, self.transform(both), torch.sigmoid(projected + self.gate.bias))
 
 
 def _linear(weight: Tensor) -> nn.Linear:

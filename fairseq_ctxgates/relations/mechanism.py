@@ -17,6 +17,7 @@ from fairseq_ctxgates.relations.stream import Relations
 FusionChoice = ChoiceEnum(["none", "linear", "gate", "concat-gate", "transform"])
 MaskOperationChoice = ChoiceEnum(["fill", "multiply"])
 AblationChoice = ChoiceEnum(["none", "compare"])
+MASK_OPERATION = "relation_mask_operation"
 
 
 @dataclass
@@ -71,6 +72,10 @@ class FactualRelations(Mechanism[RelationFusionConfig]):
         if not 0 <= self.options.relation_lambda <= 1:
             raise UserError(f"--relation-lambda {self.options.relation_lambda}: it is between 0 and 1")
         self.layers  # noqa: B018  raises UserError for layers that the model does not have
+        if self.options.relation_fusion != "linear":
+            self.refuse_unread("--relation-fusion linear", "relation_lambda")
+        if not self.is_read:
+            self.refuse_unread("the relation encoding, which --relation-ablation compare leaves out", MASK_OPERATION)
 
     @property
     def layers(self) -> Tuple[int, ...]:

@@ -75,6 +75,8 @@ class EmbeddingSmoothing(Mechanism[SmoothingConfig]):
     def check(self) -> None:
         if self.options.smoothing_window < 1:
             raise UserError(f"--smoothing-window {self.options.smoothing_window}: give at least one word")
+        if self.options.smoothing == "fcwm":
+            self.refuse_unread("--smoothing ccwm", "smoothing_width")
 
     def embedding_part(
         self, stack: str, embed_dim: int, dictionary: Dictionary, embed_scale: float

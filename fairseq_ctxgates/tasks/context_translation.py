@@ -74,6 +74,9 @@ class ContextTranslationTask(TranslationTask):
         Raises:
             UserError: a stream is missing, or does not fit the data.
         """
+        for name in (name for stream in STREAMS for name in stream.interactive_options):
+            if getattr(self.cfg, name) is not None:
+                raise UserError(f"{_flag(name)} is for fairseq-interactive: here it would do nothing, leave it out")
         # fairseq hands over the options of training when it is done with training.
         is_train = split == self.cfg.train_subset and "task_cfg" not in kwargs
         parts = self._parts(split, epoch if is_train else 1, combine)
@@ -190,9 +193,10 @@ class ContextTranslationTask(TranslationTask):
             _ignore_unread_inputs(model)
         # Sources that a stream makes longer are made no longer than every model can read.
         self.cfg.max_source_positions = int(min(self.cfg.max_source_positions, _max_source_positions(model)))
-        checkpoint = getattr(cfg, "warm_start", None)
-        if checkpoint and not from_checkpoint:
-            warm_start(model, checkpoint)
+        if isinstance(model, ContextModel) and not from_checkpoint:
+            _check_trainable(model)
+            if model.pending_warm_start:
+                warm_start(model, model.pending_warm_start)
         return model
 
     def can_reuse_epoch_itr(self, dataset: SideStreamDataset) -> bool:
@@ -216,6 +220,12 @@ class ContextTranslationTask(TranslationTask):
         """
         self._readable_options |= set(cfg)
         self._check_options()
+        for stream in self._wanted_streams():
+            if stream.criterions and cfg._name not in stream.criterions:
+                raise UserError(
+                    f"the stream {stream.name!r} would do nothing: give --criterion {stream.criterions[0]}, or leave "
+                    f"out the option that loads it"
+                )
         criterion = super().build_criterion(cfg, *others, **kwargs)
         for model in self._models:
             if hasattr(criterion, "check_model"):
@@ -264,6 +274,16 @@ def _check_combination(streams: Sequence[Type[SideStream]]) -> None:
             f"{_flag(next(iter(changing[0].saved_options)))} does not go with the stream {naming[0].name!r}, whose "
             f"positions are those of one sentence: leave it out"
         )
+
+
+def _check_trainable(model: ContextModel) -> None:
+    """Raise UserError if an ablation leaves parameters without gradients: training would leave them as they are."""
+    for mechanism in model.mechanisms:
+        if mechanism.is_ablated:
+            raise UserError(
+                f"an ablation of {mechanism.name} leaves some of its parameters without gradients: train without it, "
+                f"and give it to a trained model by --model-overrides"
+            )
 
 
 def _flag(option: str) -> str:

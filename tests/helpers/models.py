@@ -57,6 +57,8 @@ def build_model(
         arch: ``transformer``, which is fairseq's, or an architecture of ours
         options: model options that differ from ``TINY``
     """
+    # fairseq-train refuses the ablations that leave parameters without gradients.
+    from_checkpoint = from_checkpoint or options.get("inter_sentence_ablation") in ("closed", "random")
     options = {**TINY, **options}
     config = Namespace(arch=arch, **options) if arch == "transformer" else OmegaConf.create({"_name": arch, **options})
     return (task or make_task()).build_model(config, from_checkpoint)
