@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Callable, ClassVar, Collection, Dict, Generic, Mapping, NamedTuple, Optional, Tuple, Type
 
-from fairseq.criterions import FairseqCriterion
 from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
 from fairseq.modules import MultiheadAttention
@@ -48,25 +47,25 @@ class EncoderInput(NamedTuple):
 
 
 class Mechanism(Generic[Options]):
-    """A way of telling a model how much to trust a context.
+    """The options, side streams and parts that are added to a model together.
 
     A subclass states the facts as class attributes and overrides the methods for the places it takes in a model. An
     instance belongs to one model and has that model's options.
 
     Attributes:
-        name: of its parts in a model, and so in the names of their parameters
-        configs: the options it gives the architectures of a backbone, by backbone; it is offered on no other one
-        switch: the option that turns it on, which is False or "none" when it is off
+        name: key of its parts, which appears in the names of their parameters
+        configs: the dataclass of its options, for each backbone that it supports
+        switch: the option that turns it on; it is off when that is False, None or "none"
         architectures: the architectures it gives, by backbone and by name, as defaults that differ
         streams: every side stream that it may read; the task has their options
-        criterions: the criterions that it comes with, registered with fairseq
 
     Args:
         options: the mechanism's options, plain strings where fairseq has ``ChoiceEnum`` values
         num_layers: the number of decoder layers
+        backbone: of the model
 
     Raises:
-        UserError: options contradict each other, or would do nothing.
+        UserError: options contradict each other, or would do nothing although the mechanism is on.
     """
 
     name: ClassVar[str]
@@ -74,17 +73,13 @@ class Mechanism(Generic[Options]):
     switch: ClassVar[str]
     architectures: ClassVar[Mapping[str, Mapping[str, Defaults]]] = {}
     streams: ClassVar[Tuple[Type[SideStream], ...]] = ()
-    criterions: ClassVar[Tuple[Type[FairseqCriterion], ...]] = ()
 
-    def __init__(self, options: Options, num_layers: int) -> None:
+    def __init__(self, options: Options, num_layers: int, backbone: str = TRANSFORMER) -> None:
         self.options = options
         self.num_layers = num_layers
+        self.backbone = backbone
         if self.is_on:
             self.check()
-        else:
-            others = [option.name for option in fields(options) if option.name not in (self.switch, "_name")]
-            named = [name for of_backbone in self.architectures.values() for name in of_backbone]
-            self.refuse_unread(f"--{self.switch.replace('_', '-')}, which --arch {named[0]} sets", *others)
 
     @property
     def is_on(self) -> bool:
@@ -94,6 +89,15 @@ class Mechanism(Generic[Options]):
     def check(self) -> None:
         """Raise UserError where options contradict each other, or would do nothing."""
 
+    def unread_options(self) -> Dict[str, str]:
+        """The options that were given although the mechanism is off, by name, with what the user is told."""
+        if self.is_on:
+            return {}
+        others = [option.name for option in fields(self.options) if option.name not in (self.switch, "_name")]
+        architecture = next(iter(self.architectures.get(self.backbone, {})), None)
+        needs = _flag(self.switch) + (f", which --arch {architecture} sets" if architecture else "")
+        return {name: self._would_do_nothing(name, needs) for name in others if self._is_given(name)}
+
     def refuse_unread(self, needs: str, *options: str) -> None:
         """Raise UserError if one of these options was given, because it would do nothing.
 
@@ -101,11 +105,15 @@ class Mechanism(Generic[Options]):
             needs: what the options need to do something
             options: their names
         """
-        defaults = {option.name: option.default for option in fields(self.options)}
         for name in options:
-            value = getattr(self.options, name)
-            if value != defaults[name]:
-                raise UserError(f"--{name.replace('_', '-')} {value} would do nothing: it needs {needs}")
+            if self._is_given(name):
+                raise UserError(self._would_do_nothing(name, needs))
+
+    def _is_given(self, option: str) -> bool:
+        return bool(getattr(self.options, option) != getattr(type(self.options)(), option))
+
+    def _would_do_nothing(self, option: str, needs: str) -> str:
+        return f"{_flag(option)} {getattr(self.options, option)} would do nothing: it needs {needs}"
 
     @property
     def is_ablated(self) -> bool:
@@ -121,24 +129,25 @@ class Mechanism(Generic[Options]):
 
     @property
     def unread_streams(self) -> Tuple[str, ...]:
-        """The names of side streams that an ablation leaves unread; options of the task may ask for them all the
-        same."""
+        """The names of side streams that may be loaded although an ablation does not read them."""
         return ()
 
     # --- the encoder
 
     def encoder_attention(self) -> Optional[Type[MultiheadAttention]]:
-        """The class of the encoder's self-attention, if not fairseq's."""
+        """The class of the encoder's self-attention, if not fairseq's. On the Transformer only."""
         return None
 
     def source_masks(self, given: EncoderInput) -> Dict[str, Tensor]:
         """Masks under which the source is encoded once more, (batch, source length, source length), true where a
-        position may see another. The encoding named ``x`` is added as ``x_out``."""
+        position may see another. The encoding named ``x`` is added as ``x_out``, (source length, batch, embed dim). On
+        the Transformer only."""
         return {}
 
     def sentences(self, given: EncoderInput) -> Dict[str, Tensor]:
-        """Further sentences to encode, (batch, length), padded. The encoding of those named ``x`` is added as ``x_out``
-        and ``x_padding_mask``."""
+        """Further sentences to encode, (batch, length), padded. The encoding of the sentences named ``x`` is added as
+        ``x_out``, (length, batch, embed dim), on RNNSearch (sentences, length, context dim), and the padding mask as
+        ``x_padding_mask``. On RNNSearch the beams of a sentence share its encoding."""
         return {}
 
     def tensors(self, given: EncoderInput) -> Dict[str, Tensor]:
@@ -149,7 +158,7 @@ class Mechanism(Generic[Options]):
     # --- the parts, None in a place where the mechanism has none
 
     def embedding_part(
-        self, stack: str, embed_dim: int, dictionary: Dictionary, embed_scale: float
+        self, coder: str, embed_dim: int, dictionary: Dictionary, embed_scale: float
     ) -> Optional[EmbeddingPart]:
         """The part for the embeddings of ``encoder`` or ``decoder``, which the model multiplies by ``embed_scale``
         later."""
@@ -175,20 +184,33 @@ class Mechanism(Generic[Options]):
         return None
 
 
+class ModelMechanisms(NamedTuple):
+    """The mechanisms that the options of a model turn on, and the options that were given to others; see
+    :meth:`Mechanism.unread_options`."""
+
+    on: Tuple[Mechanism, ...]
+    unread_options: Dict[str, str]
+
+
 def build_mechanisms(
     mechanisms: Collection[Type[Mechanism]], backbone: str, values: object, num_layers: int
-) -> Tuple[Mechanism, ...]:
-    """The mechanisms that the options of a model turn on.
+) -> ModelMechanisms:
+    """The mechanisms of a model.
 
     Args:
         values: has all options of the model as attributes
 
     Raises:
-        UserError: options contradict each other, or would do nothing.
+        UserError: options contradict each other, or would do nothing although their mechanism is on.
     """
     built = [
-        mechanism(options_from(mechanism.configs[backbone], values), num_layers)
+        mechanism(options_from(mechanism.configs[backbone], values), num_layers, backbone)
         for mechanism in mechanisms
         if backbone in mechanism.configs
     ]
-    return tuple(mechanism for mechanism in built if mechanism.is_on)
+    unread = {name: text for mechanism in built for name, text in mechanism.unread_options().items()}
+    return ModelMechanisms(tuple(mechanism for mechanism in built if mechanism.is_on), unread)
+
+
+def _flag(option: str) -> str:
+    return "--" + option.replace("_", "-")

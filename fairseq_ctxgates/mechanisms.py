@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import List, Tuple, Type
+from dataclasses import fields
+from typing import List, Set, Tuple, Type
 
 from fairseq_ctxgates.context_gates.mechanism import ContextGates
 from fairseq_ctxgates.errors import UserError
@@ -30,11 +31,25 @@ def register_mechanism(mechanism: Type[Mechanism]) -> None:
     :mod:`fairseq_ctxgates.tasks`.
 
     Raises:
-        UserError: the architectures are registered already.
+        UserError: the architectures are registered already, or a name is taken.
     """
     if "fairseq_ctxgates.models" in sys.modules or "fairseq_ctxgates.tasks" in sys.modules:
         raise UserError(
             f"{mechanism.__name__} is registered too late: call register_mechanism before fairseq_ctxgates.models and "
             f"fairseq_ctxgates.tasks are imported"
         )
+    for other in all_mechanisms():
+        taken = _names(mechanism) & _names(other)
+        if taken:
+            raise UserError(
+                f"{mechanism.__name__} and {other.__name__} both have {', '.join(sorted(taken))}: rename it"
+            )
     _own.append(mechanism)
+
+
+def _names(mechanism: Type[Mechanism]) -> Set[str]:
+    """What no two mechanisms may share: their name, the names of their streams, and their options as flags."""
+    configs = [*mechanism.configs.values(), *(stream.Config for stream in mechanism.streams)]
+    options = {option.name for config in configs for option in fields(config)} - {"_name"}
+    flags = {"--" + option.replace("_", "-") for option in options}
+    return {f"the name {mechanism.name!r}", *(f"the stream {stream.name!r}" for stream in mechanism.streams), *flags}

@@ -123,7 +123,7 @@ class LayerInput(NamedTuple):
 
     ``sentence``: h, the encoded source sentence, which ``attention`` of the layer attends to. ``added``: the tensors
     that mechanisms added to the encoder's output, by name. ``first_step``: the number of the first target position,
-    from 0. ``returns``: the names of what parts shall return.
+    from 0. ``returns``: the names of gates and attention weights to return.
     """
 
     sentence: EncodedSentence
@@ -148,11 +148,11 @@ class SourceContextPart(Part):
             the new source context, of the same shape, and what the part returns beside it
         """
 
-    def reorder_kept(
+    def reorder_state(
         self, incremental_state: IncrementalState, new_order: Tensor, attention: MultiheadAttention
     ) -> None:
-        """Reorder the rows of what the part itself keeps between decoding steps. fairseq reorders what modules keep
-        under their own name."""
+        """Reorder the state that the part keeps between decoding steps, as beams are reordered. fairseq reorders what
+        modules keep under their own name."""
 
 
 class Connection(Part):
@@ -198,7 +198,7 @@ class RecurrentPart(Part):
     """A part of the recurrent cell. It reads the word before each step, and is given its terms in each step."""
 
     def step_inputs(self, words: Tensor, added: Mapping[str, Tensor], first_step: int) -> Optional[Tensor]:
-        """What the part reads in each step and is known before the first one.
+        """Inputs of all steps that do not depend on the state.
 
         Args:
             words: y_{t-1} of each step, (target length, rows, word dim)
@@ -219,7 +219,7 @@ class RecurrentSourcePart(RecurrentPart):
         return None
 
     def context_terms(self, context: Tensor) -> Tensor:
-        """The linear map by which the part reads a context, (..., any width) from (..., context dim)."""
+        """The projections of a context that the part needs in each step, (..., any width) from (..., context dim)."""
         return context
 
     @abstractmethod
@@ -272,7 +272,7 @@ class RecurrentConnection(RecurrentPart):
 # --- what parts read of a Transformer's options
 
 
-class StackOptions(Protocol):
+class CoderOptions(Protocol):
     """Of the encoder or of the decoder."""
 
     embed_dim: int
@@ -291,8 +291,8 @@ class QuantNoiseOptions(Protocol):
 class TransformerOptions(Protocol):
     """fairseq's ``TransformerConfig``, as far as parts read it."""
 
-    encoder: StackOptions
-    decoder: StackOptions
+    encoder: CoderOptions
+    decoder: CoderOptions
     quant_noise: QuantNoiseOptions
     activation_fn: str
     activation_dropout: float

@@ -167,13 +167,16 @@ class Inference:
         path: the checkpoint
         data: binarized data directory
         cpu: use the CPU even if there is a GPU
+        one_of_several: the overrides may be for others of the models that are analysed
         overrides: options that replace those of training, by name
 
     Raises:
         UserError: the checkpoint, the data directory or a dictionary does not exist, or they do not fit each other.
     """
 
-    def __init__(self, path: str, data: str, cpu: bool = False, **overrides: object) -> None:
+    def __init__(
+        self, path: str, data: str, cpu: bool = False, one_of_several: bool = False, **overrides: object
+    ) -> None:
         if not Path(path).is_file():
             raise UserError(f"{path} not found: give a checkpoint of fairseq-train to --path")
         register_models()
@@ -199,7 +202,7 @@ class Inference:
             ) from error
         if not isinstance(self.task, TranslationTask):
             raise UserError(f"{path} was trained with --task {self.config.task._name}, which is not one of translation")
-        _refuse_unread_overrides(self.task, overrides)
+        _refuse_unread_overrides(self.task, overrides, one_of_several)
         self.device = torch.device("cuda" if torch.cuda.is_available() and not cpu else "cpu")
         self.model: TranslationModel = model.to(self.device).eval()
 
@@ -214,7 +217,7 @@ class Inference:
         register_models(args.user_dir)
         languages = {"source_lang": args.source_lang, "target_lang": args.target_lang}
         overrides.update({name: language for name, language in languages.items() if language})
-        return cls(path or args.path, args.data, args.cpu, **{**args.model_overrides, **overrides})
+        return cls(path or args.path, args.data, args.cpu, path is not None, **{**args.model_overrides, **overrides})
 
     @property
     def languages(self) -> Tuple[str, str]:
@@ -260,8 +263,9 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:300]
 
 
-def _refuse_unread_overrides(task: TranslationTask, overrides: Dict[str, object]) -> None:
+def _refuse_unread_overrides(task: TranslationTask, overrides: Dict[str, object], one_of_several: bool) -> None:
     from fairseq_ctxgates.tasks.context_translation import ContextTranslationTask
 
     if isinstance(task, ContextTranslationTask):
-        task.refuse_unread_overrides(overrides)
+        check = task.refuse_unknown_overrides if one_of_several else task.refuse_unread_overrides
+        check(overrides)

@@ -1,1 +1,1 @@
-"""Context gates (RCG; Li et al. 2020, and Tu et al. 2017), their labels and their regularizer."""
+"""Regularized context gates (RCG; Li et al. 2020), and those of Tu et al. 2017: gates, labels and regularizer."""

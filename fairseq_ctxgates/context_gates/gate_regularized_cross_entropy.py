@@ -120,7 +120,10 @@ class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
             )
         if model.decoder.adaptive_softmax is not None:
             raise UserError("--adaptive-softmax-cutoff goes with --criterion adaptive_loss, without a gate regularizer")
-        self._layers = parse_layers(self.regularized_layers, len(gated), "--regularized-layers")
+        layers = parse_layers(self.regularized_layers, len(model.decoder.returns), "--regularized-layers")
+        self._layers = tuple(layer for layer in layers if layer in gated)
+        if not self._layers:
+            raise UserError(f"--regularized-layers {self.regularized_layers}: the layers with a gate are {gated}")
         if self.gate_lambda and not self.task.cfg.load_gate_labels:
             raise UserError("--gate-lambda above 0 needs labels: give --load-gate-labels (or --gate-lambda 0)")
 

@@ -1,13 +1,13 @@
-"""Context gates: Li et al. 2020 on the Transformer, Tu et al. 2017 on RNNSearch."""
+"""Context gates as a mechanism: their options and their place in a model (Li et al. 2020; Tu et al. 2017)."""
 
 from dataclasses import dataclass, field
 from typing import Optional, Union
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
+from fairseq_ctxgates.context_gates import gate_regularized_cross_entropy  # noqa: F401  registers the criterion
 from fairseq_ctxgates.context_gates.context_gate import ContextGate
 from fairseq_ctxgates.context_gates.gate_labels import GateLabels
-from fairseq_ctxgates.context_gates.gate_regularized_cross_entropy import GateRegularizedCrossEntropyCriterion
 from fairseq_ctxgates.context_gates.recurrent_gates import RecurrentContextGate
 from fairseq_ctxgates.mechanism import RNNSEARCH, TRANSFORMER, Mechanism
 from fairseq_ctxgates.parts import RecurrentWidths, TransformerOptions
@@ -53,7 +53,6 @@ class ContextGates(Mechanism[Union[ContextGateConfig, RecurrentContextGateConfig
         RNNSEARCH: {"ctxgate_rnnsearch": {"context_gate": "both"}},
     }
     streams = (GateLabels,)
-    criterions = (GateRegularizedCrossEntropyCriterion,)
 
     def connection(self, number: int, options: TransformerOptions) -> Optional[ContextGate]:
         return ContextGate(options)

@@ -47,11 +47,11 @@ class SideStream(ABC, Generic[Options]):
         languages: what its rows depend on, of "source" and "target"
         train_only: whether other splits than train can do without it
         inputs: what it adds to a batch's ``net_input``
-        changes_source: whether it makes other sources of the dataset's
+        changes_source: whether it replaces the dataset's source sentences
         names_source_positions: whether its rows name positions in the dataset's own sources
         Config: the options it adds to the task
-        saved_options: of these, those that a checkpoint keeps because its model reads its input by them; and whether a
-            model that was trained without such an option reads another input
+        saved_options: of these, those that a checkpoint keeps because its model reads its input by them, and whether a
+            model that was trained without such an option reads another input; their default is None
         filters: of these, those that leave sentences out of training
         interactive_options: of these, those that only fairseq-interactive reads
         criterions: the names of the criterions that read it; empty: the model reads it
@@ -95,7 +95,7 @@ class SideStream(ABC, Generic[Options]):
     @classmethod
     def values_to_save(cls, options: Options, required: AbstractSet[str]) -> Dict[str, Optional[str]]:
         """The values of ``saved_options`` for a checkpoint of models that require the streams of these names."""
-        return {}
+        return {name: getattr(options, name) for name in cls.saved_options}
 
     @classmethod
     def exists(cls, split: Split) -> bool:

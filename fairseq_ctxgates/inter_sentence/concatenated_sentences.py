@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import AbstractSet, ClassVar, Dict, Mapping, Optional, Sequence, Tuple, Union
+from typing import AbstractSet, ClassVar, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import torch
@@ -19,9 +19,9 @@ Lengths = Union[int, np.ndarray]
 
 
 class ConcatenatedSentences(PrecedingSentences):
-    """Replaces every source by its preceding sentence, a separator and itself, when the dataset is built; a source
-    without one stays as it is. Where that is too long for ``--max-source-positions``, the preceding sentence is cut at
-    its beginning."""
+    """Prepends the preceding sentence and a separator to every source, when the dataset is built. A source without a
+    preceding sentence stays as it is. If the result is too long for ``--max-source-positions``, the preceding sentence
+    is cut at its beginning."""
 
     inputs = ()
     changes_source = True
@@ -55,10 +55,6 @@ class ConcatenatedSentences(PrecedingSentences):
     @classmethod
     def is_wanted(cls, options: PrecedingSentencesConfig, required: AbstractSet[str]) -> bool:
         return options.concatenate_preceding is not None
-
-    @classmethod
-    def values_to_save(cls, options: PrecedingSentencesConfig, required: AbstractSet[str]) -> Dict[str, Optional[str]]:
-        return {"concatenate_preceding": options.concatenate_preceding}
 
     @classmethod
     def check_models(cls, options: PrecedingSentencesConfig, task: TaskOptions, required: AbstractSet[str]) -> None:

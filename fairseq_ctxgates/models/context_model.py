@@ -1,8 +1,9 @@
-"""What the models of both backbones share: their mechanisms, and the way of the data through them."""
+"""What the models of both backbones share: their mechanisms, and the forward pass."""
 
 from __future__ import annotations
 
 import argparse
+from types import MappingProxyType
 from typing import (
     Any,
     ClassVar,
@@ -27,10 +28,13 @@ from torch import Tensor, nn
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.mechanism import EncoderInput, Mechanism
 from fairseq_ctxgates.modules.attention import IncrementalState
-from fairseq_ctxgates.parts import EmbeddingPart, P, Part, Parts
+from fairseq_ctxgates.parts import EmbeddingPart, Part, Parts
 
 M = TypeVar("M", bound=Mechanism)
+T = TypeVar("T")
 EncoderOut = Dict[str, List[Tensor]]  # fairseq's: each entry is in a list, which may be empty
+# The arguments of a decoder layer, to which the tensors of mechanisms are added.
+RESERVED = frozenset("x self incremental_state self_attn_mask need_attn first_step returns first_backward".split())
 Extra = Dict[str, Any]  # what a decoder returns beside its features
 
 
@@ -86,6 +90,8 @@ class ContextModel(FairseqEncoderDecoderModel):
     mechanisms: Tuple[Mechanism, ...]
     # The checkpoint of --warm-start, until it is loaded, or a checkpoint of the model itself in its place.
     pending_warm_start: Optional[str] = None
+    # The options that would do nothing, see Mechanism.unread_options.
+    unread_options: Mapping[str, str] = MappingProxyType({})
 
     @classmethod
     def add_args(cls, parser: argparse.ArgumentParser) -> None:
@@ -106,12 +112,19 @@ class ContextModel(FairseqEncoderDecoderModel):
         Returns:
             logits, (batch, target length, vocabulary), and the dictionary of the decoder
         """
-        if self.training and self.pending_warm_start:
-            raise UserError(f"--warm-start {self.pending_warm_start}: give --task context_translation, which loads it")
+        if self.training:
+            self.check_training()
         inputs = {name: arguments.pop(name) for name in self.input_names if name in arguments}
         return_all_hiddens = arguments.pop("return_all_hiddens", True)
         encoder_out = self.encoder(src_tokens, src_lengths, return_all_hiddens=return_all_hiddens, **inputs)
         return self.decoder(prev_output_tokens, encoder_out=encoder_out, **arguments)
+
+    def check_training(self) -> None:
+        """Raise UserError where an option of training has done nothing."""
+        if self.pending_warm_start:
+            raise UserError(f"--warm-start {self.pending_warm_start}: give --task context_translation, which loads it")
+        for message in self.unread_options.values():
+            raise UserError(message)
 
     def load_state_dict(self, *arguments: object, **options: object) -> object:
         """As fairseq's; a loaded model needs no warm start."""
@@ -158,7 +171,7 @@ class ContextModel(FairseqEncoderDecoderModel):
         for path, part in modules.items():
             if isinstance(part, Part):
                 host = _parent(modules, path)
-                for name, _ in part.named_parameters():
+                for name in part.state_dict(keep_vars=True):
                     sources[f"{path}.{name}"] = _warm_start_source(part, name, host)
         return sources
 
@@ -180,16 +193,22 @@ def _warm_start_source(part: Part, parameter: str, host: str) -> Optional[str]:
 def further_encodings(
     mechanisms: Collection[Mechanism], given: EncoderInput
 ) -> Tuple[Dict[str, Tensor], Dict[str, Tensor], EncoderOut]:
-    """What the mechanisms add to the encoder's work: masks under which the source is encoded once more, further
-    sentences to encode, and tensors for the encoder's output, each by name; see :class:`Mechanism`."""
+    """Masks, sentences and tensors that mechanisms add to the encoder, each by name; see :class:`Mechanism`.
+
+    Raises:
+        ValueError: a name is taken.
+    """
     masks: Dict[str, Tensor] = {}
     sentences: Dict[str, Tensor] = {}
-    tensors: EncoderOut = {}
+    tensors: Dict[str, Tensor] = {}
     for mechanism in mechanisms:
         masks.update(mechanism.source_masks(given))
         sentences.update(mechanism.sentences(given))
-        tensors.update({name: [tensor] for name, tensor in mechanism.tensors(given).items()})
-    return masks, sentences, tensors
+        for name, tensor in mechanism.tensors(given).items():
+            if name in tensors or name in RESERVED or name.endswith(("_out", "_padding_mask")):
+                raise ValueError(f"{type(mechanism).__name__}.tensors: the name {name!r} is taken, use another one")
+            tensors[name] = tensor
+    return masks, sentences, {name: [tensor] for name, tensor in tensors.items()}
 
 
 def added_tensors(encoder_out: EncoderOut, of_fairseq: Collection[str]) -> Dict[str, Tensor]:
@@ -197,26 +216,26 @@ def added_tensors(encoder_out: EncoderOut, of_fairseq: Collection[str]) -> Dict[
     return {name: entry[0] for name, entry in encoder_out.items() if name not in of_fairseq and entry}
 
 
-def the_only_one(parts: Collection[Optional[P]], default: P) -> P:
-    """The one part that mechanisms give for a place that has room for one, or the default.
+def single_part(parts: Collection[Optional[T]], default: T) -> T:
+    """The part, or the class of a part, that a mechanism gives for a place with room for one, or the default.
 
     Raises:
         UserError: two mechanisms give one.
     """
     given = [part for part in parts if part is not None]
     if len(given) > 1:
-        names = " and ".join(type(part).__name__ for part in given)
-        raise UserError(f"{names} cannot be in one model, because both connect source and target: turn one off")
+        names = " and ".join(part.__name__ if isinstance(part, type) else type(part).__name__ for part in given)
+        raise UserError(f"{names} cannot be in one model, because both take the same place: turn one off")
     return given[0] if given else default
 
 
 def embedding_parts(
     mechanisms: Collection[Mechanism],
-    stack: str,
+    coder: str,
     embed_tokens: nn.Embedding,
     dictionary: Dictionary,
     embed_scale: float = 1.0,
 ) -> Parts[EmbeddingPart]:
     """The mechanisms' parts for the embeddings of ``encoder`` or ``decoder``, by the mechanism's name."""
     width = embed_tokens.embedding_dim
-    return Parts({one.name: one.embedding_part(stack, width, dictionary, embed_scale) for one in mechanisms})
+    return Parts({one.name: one.embedding_part(coder, width, dictionary, embed_scale) for one in mechanisms})

@@ -20,6 +20,7 @@ from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
 from fairseq_ctxgates.compat import EncoderLayer
+from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.mechanism import TRANSFORMER, Defaults, EncoderInput, Mechanism
 from fairseq_ctxgates.models.context_model import (
     ContextDecoder,
@@ -29,6 +30,7 @@ from fairseq_ctxgates.models.context_model import (
     added_tensors,
     embedding_parts,
     further_encodings,
+    single_part,
 )
 from fairseq_ctxgates.models.decoder_layer import ContextDecoderLayer
 from fairseq_ctxgates.models.presets import register_presets
@@ -48,8 +50,7 @@ class ContextEncoderLayer(EncoderLayer):
 
     def build_self_attention(self, embed_dim: int, cfg: TransformerConfig) -> MultiheadAttention:
         """Attention of width ``embed_dim``, with the heads and dropout of the configuration."""
-        asked_for = (mechanism.encoder_attention() for mechanism in cfg.mechanisms)
-        attention = next((found for found in asked_for if found is not None), MultiheadAttention)
+        attention = single_part([one.encoder_attention() for one in cfg.mechanisms], default=MultiheadAttention)
         return attention(
             embed_dim,
             cfg.encoder.attention_heads,
@@ -61,8 +62,8 @@ class ContextEncoderLayer(EncoderLayer):
 
 
 class ContextTransformerEncoder(TransformerEncoderBase):
-    """fairseq's Transformer encoder, the same on both stacks, over embeddings that mechanisms may change. It also
-    encodes what the mechanisms ask for: the source under further masks, and further sentences."""
+    """fairseq's Transformer encoder, the same for all versions of fairseq, over embeddings that mechanisms may change.
+    It also encodes what the mechanisms ask for: the source under further masks, and further sentences."""
 
     def __init__(self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Embedding) -> None:
         super().__init__(cfg, dictionary, embed_tokens)
@@ -186,6 +187,10 @@ class ContextTransformerDecoder(ContextDecoder, TransformerDecoderBase):
         # By index: going through a list with LayerDrop leaves layers out.
         layers = [self.layers[place] for place in range(len(self.layers))]
         self.returns = {layer.number: layer.returns for layer in layers}
+        if cfg.decoder.layers_to_keep and len({tuple(layer.source_parts) for layer in layers}) > 1:
+            raise UserError(
+                "--decoder-layers-to-keep renumbers the layers, but a mechanism is in some of them only: leave it out"
+            )
 
     def build_decoder_layer(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> nn.Module:
         # TransformerDecoderBase builds its layers in order, so the attribute counts them.
@@ -251,7 +256,7 @@ class ContextTransformerDecoder(ContextDecoder, TransformerDecoderBase):
         Args:
             x: the lowest layer's input, (target length, batch, embed dim)
             attention_layer: the number of the layer that also returns its attention over the sentence, or None
-            returns: the names of what parts shall return
+            returns: the names of gates and attention weights to return
             arguments: for each layer alike, see :meth:`ContextDecoderLayer.forward`
         """
         padding_mask = encoder_out["encoder_padding_mask"]
@@ -314,7 +319,7 @@ class ContextTransformerModel(ContextModel, TransformerModelBase):
         self, cfg: TransformerConfig, encoder: ContextTransformerEncoder, decoder: ContextTransformerDecoder
     ) -> None:
         super().__init__(cfg, encoder, decoder)
-        self.mechanisms = cfg.mechanisms
+        self.mechanisms, self.unread_options = cfg.mechanisms, cfg.unread_options
 
     @classmethod
     def build_model(cls, cfg: FairseqDataclass, task: FairseqTask) -> ContextTransformerModel:
@@ -351,8 +356,8 @@ def _wrap_layer(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:
 
 def _size(embed_dim: int, ffn_embed_dim: int, heads: int, layers: int, **others: object) -> Defaults:
     both = {
-        f"{stack}_{name}": value
-        for stack in ("encoder", "decoder")
+        f"{coder}_{name}": value
+        for coder in ("encoder", "decoder")
         for name, value in (("attention_heads", heads), ("layers", layers))
     }
     return {"encoder_embed_dim": embed_dim, "encoder_ffn_embed_dim": ffn_embed_dim, **both, **others}

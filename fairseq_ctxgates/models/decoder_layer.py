@@ -10,7 +10,7 @@ from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor
 
 from fairseq_ctxgates.mechanism import Mechanism
-from fairseq_ctxgates.models.context_model import the_only_one
+from fairseq_ctxgates.models.context_model import single_part
 from fairseq_ctxgates.modules.attention import EncodedSentence, IncrementalState, attend
 from fairseq_ctxgates.modules.norm_order import NormOrder, SublayerNorm
 from fairseq_ctxgates.parts import Connection, LayerInput, Part, Parts, ResidualConnection, Returned
@@ -35,7 +35,7 @@ class ContextDecoderLayer(TransformerDecoderLayerBase):
         new_attention = partial(self.build_encoder_attention, self.embed_dim, cfg)
         self.source_parts = Parts({one.name: one.source_part(number, cfg, new_attention) for one in mechanisms})
         connections = [mechanism.connection(number, cfg) for mechanism in mechanisms]
-        self.connection: Connection = the_only_one(connections, default=ResidualConnection())
+        self.connection: Connection = single_part(connections, default=ResidualConnection())
         # The names of what a layer can return beside x and attention, in the order in which it returns them.
         every_part: Sequence[Part] = (*self.source_parts.in_order(), self.connection)
         self.returns = tuple(name for part in every_part for name in part.returns)
@@ -62,7 +62,7 @@ class ContextDecoderLayer(TransformerDecoderLayerBase):
             self_attn_padding_mask: (batch, target length), true at padding
             need_attn: also return the attention over the sentence
             first_step: the number of the first target position in x
-            returns: the names of what parts shall return
+            returns: the names of gates and attention weights to return
             added: the tensors that mechanisms added to the encoder's output. They are arguments of their own, because
                 activation checkpointing sees no tensors inside of others
 
@@ -114,6 +114,6 @@ class ContextDecoderLayer(TransformerDecoderLayerBase):
         return norm.add(x, self.dropout_module(self.fc2(self.activation_dropout_module(hidden))))
 
     def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
-        """Reorder the rows of what the parts themselves keep; fairseq calls this of every module."""
+        """Reorder the state that parts keep between decoding steps; fairseq calls this for every module."""
         for part in self.source_parts.in_order():
-            part.reorder_kept(incremental_state, new_order, self.encoder_attn)
+            part.reorder_state(incremental_state, new_order, self.encoder_attn)

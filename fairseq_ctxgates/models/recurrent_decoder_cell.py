@@ -7,7 +7,7 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Protocol, Sequence
 from torch import Tensor, nn
 
 from fairseq_ctxgates.mechanism import Mechanism
-from fairseq_ctxgates.models.context_model import the_only_one
+from fairseq_ctxgates.models.context_model import single_part
 from fairseq_ctxgates.modules.additive_attention import AdditiveAttention, AttentionMemory, weighted_sum
 from fairseq_ctxgates.modules.gated_recurrent_unit import gru, initialize_gru
 from fairseq_ctxgates.parts import Part, Parts, RecurrentConnection, RecurrentWidths, Returned
@@ -86,7 +86,7 @@ class RecurrentDecoderCell(nn.Module):
 
         self.source_parts = Parts({one.name: one.recurrent_source_part(widths) for one in mechanisms})
         connections = [mechanism.recurrent_connection(widths) for mechanism in mechanisms]
-        self.connection: RecurrentConnection = the_only_one(connections, default=RecurrentConnection())
+        self.connection: RecurrentConnection = single_part(connections, default=RecurrentConnection())
         every_part: Sequence[Part] = (*self.source_parts.in_order(), self.connection)
         self.returns = tuple(name for part in every_part for name in part.returns)
         self.attentions = {name for part in every_part for name in part.attentions}

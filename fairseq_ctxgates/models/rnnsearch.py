@@ -169,7 +169,9 @@ class RNNSearchEncoder(FairseqEncoder):
             for each sentence until :meth:`reorder_encoder_out` makes more.
         """
         given = EncoderInput(src_tokens, inputs, self.dictionary, self.max_positions())
-        _, further, tensors = further_encodings(self.mechanisms, given)
+        masks, further, tensors = further_encodings(self.mechanisms, given)
+        if masks:
+            raise UserError(f"RNNSearch cannot encode the source under a mask ({', '.join(masks)}): use a Transformer")
         sentences = {"encoder": src_tokens, **further}
         states, first = self.encode(list(sentences.values()))
         encoder_out: EncoderOut = {}
@@ -354,7 +356,7 @@ class RNNSearchDecoder(ContextDecoder):
         return logits
 
     def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
-        """Reorder the rows, as a beam search asks for. Beams of one sentence share what was read of it."""
+        """Reorder the rows, as a beam search asks for. Beams of a sentence share its attention memory."""
         cached = self.get_incremental_state(incremental_state, "decoder")
         if cached is None:
             return
@@ -394,7 +396,7 @@ class RNNSearchModel(ContextModel):
             UserError: options contradict each other, would do nothing, or contradict the dictionaries or the task.
         """
         cfg = with_derived_defaults(cfg)
-        mechanisms = build_mechanisms(all_mechanisms(), RNNSEARCH, cfg, num_layers=1)
+        mechanisms, unread_options = build_mechanisms(all_mechanisms(), RNNSEARCH, cfg, num_layers=1)
         source, target = task.source_dictionary, task.target_dictionary
         source_embeddings = _embeddings(source, cfg.encoder_embed_dim)
         if cfg.share_all_embeddings:
@@ -407,6 +409,7 @@ class RNNSearchModel(ContextModel):
         decoder = RNNSearchDecoder(cfg, mechanisms, target, target_embeddings)
         model = cls(cfg, mechanisms, encoder, decoder)
         model.check_task(task)
+        model.unread_options = unread_options
         model.pending_warm_start = cfg.warm_start
         replace_linear(model)
         return model

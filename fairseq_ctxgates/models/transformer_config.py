@@ -83,7 +83,7 @@ ContextTransformerConfig = make_dataclass(
 
 def transformer_config(flat: FairseqDataclass) -> TransformerConfig:
     """fairseq's nested configuration from the flat one, derived defaults filled in, with ``mechanisms``, those that are
-    on, and ``decoder_norm_order`` added to it. Enumerations are plain strings.
+    on, ``unread_options`` and ``decoder_norm_order`` added to it. Enumerations are plain strings.
 
     Raises:
         UserError: options contradict each other, or would do nothing.
@@ -95,9 +95,11 @@ def transformer_config(flat: FairseqDataclass) -> TransformerConfig:
         if values.get(name) is None:
             values[name] = values[other]
     norm_order = _norm_order(values["decoder_normalize_before"], values["decoder_norm_order"])
-    mechanisms = build_mechanisms(all_mechanisms(), TRANSFORMER, Namespace(**values), values["decoder_layers"])
+    kept = values["decoder_layers_to_keep"]
+    num_layers = len(kept.split(",")) if kept else values["decoder_layers"]
+    mechanisms = build_mechanisms(all_mechanisms(), TRANSFORMER, Namespace(**values), num_layers)
     cfg = TransformerConfig.from_namespace(Namespace(**values))
-    cfg.decoder_norm_order, cfg.mechanisms = norm_order, mechanisms
+    cfg.decoder_norm_order, cfg.mechanisms, cfg.unread_options = norm_order, *mechanisms
     return cfg
 
 

@@ -16,7 +16,7 @@ from fairseq_ctxgates.modules.attention import EncodedSentence, IncrementalState
 from fairseq_ctxgates.modules.interpolation import interpolate
 from fairseq_ctxgates.parts import LayerInput, Returned, SourceContextPart
 
-KEPT = "relation_attention"  # where the incremental state has one for attention over h'
+STATE_NAME = "relation_attention"  # where the incremental state has one for attention over h'
 
 
 class RelationFusion(nn.Module):
@@ -108,13 +108,13 @@ class RelationContext(SourceContextPart):
             return attend(self.attention, query, relation, given.incremental_state)[0]
         # One attention reads both encodings: between decoding steps it keeps h' in a state apart from that of h.
         state = given.incremental_state
-        return attend(given.attention, query, relation, None if state is None else state.setdefault(KEPT, {}))[0]
+        return attend(given.attention, query, relation, None if state is None else state.setdefault(STATE_NAME, {}))[0]
 
-    def reorder_kept(
+    def reorder_state(
         self, incremental_state: IncrementalState, new_order: Tensor, attention: MultiheadAttention
     ) -> None:
-        if self.attention is None and KEPT in incremental_state:
-            attention.reorder_incremental_state(incremental_state[KEPT], new_order)
+        if self.attention is None and STATE_NAME in incremental_state:
+            attention.reorder_incremental_state(incremental_state[STATE_NAME], new_order)
 
 
 class MultiplyingAttention(MultiheadAttention):

@@ -85,8 +85,9 @@ class Relations(SideStream[RelationsConfig]):
             raise UserError(
                 "--load-relations needs an architecture that reads them: --arch fra_transformer, or --relation-fusion"
             )
-        if options.relation_mask is not None and cls.name not in required:
-            raise UserError(f"--relation-mask {options.relation_mask} would do nothing: the model reads no relations")
+        mask: Optional[str] = options.relation_mask
+        if mask is not None and cls.name not in required:
+            raise UserError(f"--relation-mask {mask} would do nothing: the model reads no relations")
         if options.relation_extractor is not None and cls.name not in required:
             raise UserError(f"--relation-extractor {options.relation_extractor} needs a model that reads relations")
         if options.corenlp_url is not None and options.relation_extractor is None:

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, fields, make_dataclass
 from itertools import count, takewhile
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple, Type
+from typing import AbstractSet, Any, Callable, Collection, Dict, List, Optional, Sequence, Set, Tuple, Type
 
 import numpy as np
 from fairseq import utils
@@ -99,6 +99,11 @@ class ContextTranslationTask(TranslationTask):
         if is_train:
             self._training_data = self.datasets[split]
 
+    @property
+    def _options_of_streams(self) -> Set[str]:
+        """The names of the streams' options, which commands read from the command line only."""
+        return {option.name for stream in STREAMS for option in fields(stream.Config)} - {"_name"}
+
     def _options_of(self, stream: Type[SideStream]) -> FairseqDataclass:
         return options_from(stream.Config, self.cfg)
 
@@ -189,8 +194,8 @@ class ContextTranslationTask(TranslationTask):
         model = super().build_model(cfg, from_checkpoint)
         self._readable_options |= options_of_model(cfg)
         self._models.append(model)
-        if from_checkpoint:
-            _ignore_unread_inputs(model)
+        if from_checkpoint and not isinstance(model, ContextModel):  # which ignores what it does not read
+            _ignore_streams(model)
         # Sources that a stream makes longer are made no longer than every model can read.
         self.cfg.max_source_positions = int(min(self.cfg.max_source_positions, _max_source_positions(model)))
         if isinstance(model, ContextModel) and not from_checkpoint:
@@ -240,25 +245,40 @@ class ContextTranslationTask(TranslationTask):
 
     def _check_options(self) -> None:
         """Raise UserError where the options contradict what the models are, or each other."""
-        self.refuse_unread_overrides(ast.literal_eval(self.cfg.model_overrides or "{}"))
+        self.refuse_unread_overrides(ast.literal_eval(self.cfg.model_overrides or "{}"), self._options_of_streams)
         models = [model for model in self._models if isinstance(model, ContextModel)]
         known = self.required_streams() | {name for model in models for name in model.unread_streams}
         for stream in STREAMS:
             stream.check_models(self._options_of(stream), self.cfg, known)
         _check_combination(self._wanted_streams())
 
-    def refuse_unread_overrides(self, overrides: Iterable[str]) -> None:
-        """Raise UserError for a key of ``--model-overrides`` that nothing reads."""
-        refuse_unread(overrides, self._readable_options)
+    def refuse_unread_overrides(self, overrides: Collection[str], not_readable: AbstractSet[str] = frozenset()) -> None:
+        """Raise UserError for a key of ``--model-overrides`` that nothing reads, not even one of the models at hand.
+
+        Args:
+            not_readable: options that the command does not read from there
+        """
+        self.refuse_unknown_overrides(overrides, not_readable)
+        for key in overrides:
+            messages = [getattr(model, "unread_options", {}).get(key) for model in self._models]
+            if messages and all(messages):
+                raise UserError(f"--model-overrides: {messages[0]}")
+
+    def refuse_unknown_overrides(
+        self, overrides: Collection[str], not_readable: AbstractSet[str] = frozenset()
+    ) -> None:
+        """Raise UserError for a key of ``--model-overrides`` that is no option, or one of ``not_readable``."""
+        refuse_unread(overrides, self._readable_options - not_readable)
 
 
 def _training_mask(streams: Sequence[SideStream], split: str) -> Optional[np.ndarray]:
     """Which sentences all streams let into training; None: all sentences."""
-    masks = [mask for mask in (stream.training_mask() for stream in streams) if mask is not None]
-    mask = np.logical_and.reduce(masks) if masks else np.ones(1, dtype=bool)
+    masks = {stream: mask for stream, mask in ((one, one.training_mask()) for one in streams) if mask is not None}
+    mask = np.logical_and.reduce(list(masks.values())) if masks else np.ones(1, dtype=bool)
     if mask.all():
         return None
-    filters = " and ".join(dict.fromkeys(_flag(name) for stream in streams for name in stream.filters))
+    names = [_flag(name) for stream in masks for name in stream.filters or [stream.name]]
+    filters = " and ".join(dict.fromkeys(names))
     if not mask.any():
         raise UserError(f"{split}: {filters} leave no sentence")
     logger.info(f"{split}: {(~mask).sum():,} of {len(mask):,} sentences left out ({filters})")
@@ -271,13 +291,16 @@ def _check_combination(streams: Sequence[Type[SideStream]]) -> None:
     naming = [stream for stream in streams if stream.names_source_positions]
     if changing and naming:
         raise UserError(
-            f"{_flag(next(iter(changing[0].saved_options)))} does not go with the stream {naming[0].name!r}, whose "
-            f"positions are those of one sentence: leave it out"
+            f"{_flag(next(iter(changing[0].saved_options), changing[0].name))} does not go with the stream "
+            f"{naming[0].name!r}, whose positions are those of one sentence: leave it out"
         )
 
 
 def _check_trainable(model: ContextModel) -> None:
-    """Raise UserError if an ablation leaves parameters without gradients: training would leave them as they are."""
+    """Raise UserError for an option that would do nothing in training, or an ablation that leaves parameters without
+    gradients."""
+    for message in model.unread_options.values():
+        raise UserError(message)
     for mechanism in model.mechanisms:
         if mechanism.is_ablated:
             raise UserError(
@@ -303,18 +326,16 @@ def _max_source_positions(model: BaseFairseqModel) -> float:
     return positions[0] if isinstance(positions, tuple) else math.inf  # others have no source of their own
 
 
-def _ignore_unread_inputs(model: BaseFairseqModel) -> None:
-    """Let a model stand in an ensemble beside one that reads inputs which it does not know: both are given the same
-    batch."""
-    read = model.required_streams if isinstance(model, ContextModel) else ()
-    names = {name for stream in STREAMS if stream.name not in read for name in stream.inputs}
+def _ignore_streams(model: BaseFairseqModel) -> None:
+    """Let a model of fairseq's own stand in an ensemble beside one that reads side streams: both get the same batch."""
+    names = {name for stream in STREAMS for name in stream.inputs}
 
-    def without_unread(forward: Callable) -> Callable:
+    def without_streams(forward: Callable) -> Callable:
         @functools.wraps(forward)
-        def forward_without_unread(*args: Any, **net_input: Any) -> Any:
+        def forward_without_streams(*args: Any, **net_input: Any) -> Any:
             return forward(*args, **{name: value for name, value in net_input.items() if name not in names})
 
-        return forward_without_unread
+        return forward_without_streams
 
     for module in filter(None, (model, getattr(model, "encoder", None))):
-        module.forward = without_unread(module.forward)
+        module.forward = without_streams(module.forward)

@@ -99,7 +99,8 @@ def test_encoder_computes_what_the_paper_says(operation: str, order: str) -> Non
 )
 @torch.no_grad()
 def test_decoder_computes_what_the_paper_says(fusion: str, options: dict[str, Any]) -> None:
-    model = make_model("fra_transformer", relation_fusion=fusion, relation_lambda=0.3, **options)
+    own: dict[str, Any] = {"relation_fusion": fusion, **({"relation_lambda": 0.3} if fusion == "linear" else {})}
+    model = make_model("fra_transformer", **own, **options)
     layers = {"1,3": (1, 3), "all": (1, 2, 3)}.get(options.get("relation_layers", ""), (3,))
     reference = ReferenceTransformer(
         model, options.get("decoder_norm_order", "post"), fusion=(fusion, layers), relation_lambda=0.3

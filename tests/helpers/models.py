@@ -57,11 +57,15 @@ def build_model(
         arch: ``transformer``, which is fairseq's, or an architecture of ours
         options: model options that differ from ``TINY``
     """
-    # fairseq-train refuses the ablations that leave parameters without gradients.
-    from_checkpoint = from_checkpoint or options.get("inter_sentence_ablation") in ("closed", "random")
+    from_checkpoint = from_checkpoint or is_test_time_ablation(options)
     options = {**TINY, **options}
     config = Namespace(arch=arch, **options) if arch == "transformer" else OmegaConf.create({"_name": arch, **options})
     return (task or make_task()).build_model(config, from_checkpoint)
+
+
+def is_test_time_ablation(options: Mapping[str, Any]) -> bool:
+    """Whether the options name an ablation that leaves parameters without gradients, which training refuses."""
+    return options.get("inter_sentence_ablation") in ("closed", "random")
 
 
 def make_model(arch: str, task: ContextTranslationTask | None = None, seed: int = 1, **options: Any) -> Any:

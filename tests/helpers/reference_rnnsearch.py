@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from omegaconf import OmegaConf
 
-from tests.helpers.models import EOS, make_task
+from tests.helpers.models import EOS, is_test_time_ablation, make_task
 
 # Widths that cannot be taken for each other.
 TINY = {
@@ -26,7 +26,8 @@ GATES = ("none", "source", "target", "both")
 
 def build_rnnsearch(arch: str = "rnnsearch", task: Any = None, **options: Any) -> Any:
     """A model as training begins with it, with the sizes of ``TINY`` unless the options change them."""
-    return (task or make_task()).build_model(OmegaConf.create({"_name": arch, **TINY, **options}))
+    config = OmegaConf.create({"_name": arch, **TINY, **options})
+    return (task or make_task()).build_model(config, from_checkpoint=is_test_time_ablation(options))
 
 
 def make_rnnsearch(arch: str = "rnnsearch", task: Any = None, seed: int = 1, **options: Any) -> Any:
