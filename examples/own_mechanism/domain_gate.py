@@ -96,6 +96,8 @@ class DomainMechanism(Mechanism[DomainOptions]):
 
     def tensors(self, given: EncoderInput) -> Dict[str, Tensor]:
         domain = given.require("domain")
+        if domain.max() >= self.options.domains:
+            raise UserError(f"--domains {self.options.domains}: a sentence has domain {int(domain.max())}, from 0")
         return {"domain": torch.zeros_like(domain) if self.options.ignore_domain else domain}
 
     def source_part(self, number: int, options: Any, new_attention: Any) -> TransformerDomainGate:
@@ -115,5 +117,4 @@ if __name__ == "__main__":
             if len(numbers) != len(split.load_language(split.source_lang)) or not all(map(str.isdigit, numbers)):
                 raise UserError(f"{file}: give a number from 0 for each sentence of {split.name}, a line each")
             metadata = {"fingerprint": fingerprint(split, Domains.languages)}
-            rows = ([int(number)] for number in numbers)
-            write_side_stream(split.stream_prefix(Domains.name), np.int64, metadata, rows)
+            write_side_stream(split.stream_prefix(Domains.name), np.int64, metadata, ([int(n)] for n in numbers))

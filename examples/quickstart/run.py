@@ -129,7 +129,7 @@ def get_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--short",
         action="store_true",
-        help=f"{SHORT_UPDATES} updates in place of {UPDATES}: only shows that all of it runs",
+        help=f"{SHORT_UPDATES} updates in place of {UPDATES}: only shows that everything runs",
     )
     return parser
 
@@ -150,7 +150,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     shutil.copyfile(directory / "models" / gated[-1] / FIGURE, directory / FIGURE)
     console.say(f"\n{format_report(results)}")
     console.say(f"a picture of the gates over a sentence: {directory / FIGURE}")
-    console.say(f"all figures: {directory / 'results.json'} ({console.seconds:.0f} s, {updates} updates)")
+    console.say(f"all numbers: {directory / 'results.json'} ({console.seconds:.0f} s, {updates} updates)")
 
 
 if __name__ == "__main__":

@@ -210,7 +210,7 @@ class BucketAnalysis(Analysis):
         )
         add_split_option(parser, "the split translated")
         add_file_option(
-            parser, "--source", "the source text, in the tokens of the data directory, where it is no split of it"
+            parser, "--source", "the source text, in the tokens of the data directory, if it is none of its splits"
         )
         parser.add_argument(
             "--buckets",

@@ -116,7 +116,7 @@ class Result:
 
 def add_report_options(parser: argparse.ArgumentParser, csv: str, figure: str) -> None:
     """``--json``, ``--csv`` and ``--figure``; the arguments say what the last two hold."""
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all of it to this file as JSON")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all results to this file as JSON")
     parser.add_argument("--csv", type=Path, metavar="FILE", help=f"also write {csv} to this file as CSV")
     parser.add_argument("--figure", type=Path, metavar="PNG", help=f"draw {figure} to this file")
 

@@ -212,7 +212,7 @@ def _number(text: str) -> Optional[float]:
 
 class SweepAnalysis(Analysis):
     """BLEU by the setting of one training option: a model for each value, trained here or before, translates a split.
-    The first, or the baseline, is what the others are tested against.
+    Every other setting is tested against the first one, or against the baseline.
     """
 
     name = "sweep"

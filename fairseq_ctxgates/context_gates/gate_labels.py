@@ -63,5 +63,5 @@ class GateLabels(SideStream[GateLabelsConfig]):
 
 def gate_signs(labels: torch.Tensor) -> torch.Tensor:
     """The direction in which the hinge of equation 5 pushes: +1 where the gate z should fall below one half (TARGET),
-    -1 where it should rise above it (SOURCE), 0 where there is no label. Same shape as ``labels``, float."""
+    -1 where it should rise above it (SOURCE), 0 without a label. Same shape as ``labels``, float."""
     return (labels == TARGET).float() - (labels == SOURCE).float()

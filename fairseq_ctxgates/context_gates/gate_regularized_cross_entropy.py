@@ -28,7 +28,7 @@ class GateRegularizedCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionConfig
 
     gate_lambda: float = field(
         default=1.0,
-        metadata={"help": "weight of the gates' regularizer; 0 leaves the gates to themselves and needs no labels"},
+        metadata={"help": "weight of the gates' regularizer; 0: no regularizer, and no labels are needed"},
     )
     gate_reduction: ReductionChoice = field(  # type: ignore[valid-type]
         default="mean",

@@ -37,8 +37,8 @@ class InterSentenceGateConfig(FairseqDataclass):
     inter_sentence_ablation: AblationChoice = field(  # type: ignore[valid-type]
         default="none",
         metadata={
-            "help": "what to take from that mechanism, to see what it does: every preceding sentence is NULL (null), "
-            "the gate z is 0 (closed), or the preceding sentence's context is random (random)"
+            "help": "ablation of a trained model: every preceding sentence is NULL (null), the gate z is 0 (closed), "
+            "or the preceding sentence's context is random (random)"
         },
     )
 

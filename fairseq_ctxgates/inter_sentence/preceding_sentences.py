@@ -54,7 +54,7 @@ class PrecedingSentencesConfig(FairseqDataclass):
 
 class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
     """Adds ``net_input["preceding_tokens"]``, (batch, preceding length): the tokens of the preceding source sentence,
-    end of sentence included, and (eos, eos, eos) where there is none; padded on the side the source is padded on.
+    end of sentence included, and (eos, eos, eos) for a sentence without one; padded on the same side as the source.
 
     A row of the stream is the row of the preceding sentence in the same split, or empty.
 
@@ -116,7 +116,7 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
     def join(cls, parts: Sequence[MMapIndexedDataset], sample_ratios: Sequence[int]) -> np.ndarray:
         """The row of each sentence's preceding one in the joined dataset, or ``NONE``, (sentences,)."""
         if len(parts) == 1:
-            return read_preceding(parts[0])  # fairseq repeats nothing where there is nothing to join
+            return read_preceding(parts[0])  # fairseq repeats a split only to join it with others
         joined, start = [], 0
         for part, repeats in zip(parts, sample_ratios):
             rows = read_preceding(part)

@@ -1,1 +1,1 @@
-"""The mechanisms, one a file, and the layers that compose them."""
+"""Layers that any model may use."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class AttentionMemory(NamedTuple):
-    """What attention reads of encoded sentences; none of it changes from step to step.
+    """What attention reads of encoded sentences; it does not change from step to step.
 
     ``keys``: U h_j, (sentences, length, attention dim). ``values``: what is summed with the weights α_j, a linear map
     of h_j, (sentences, length, value dim). ``padding_mask``: (sentences, length), true at padding.

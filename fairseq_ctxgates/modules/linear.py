@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# Below this many rows and multiply-adds, what it takes to hand the matrices over is not won back.
+# Below this many rows and multiply-adds, converting the matrices to oneDNN's format costs more than it saves.
 _MIN_ROWS = 32
 _MIN_MULTIPLY_ADDS = 1 << 22
 

@@ -118,7 +118,7 @@ class RelationContext(SourceContextPart):
 
 
 class MultiplyingAttention(MultiheadAttention):
-    """Self-attention whose scores are multiplied by a mask of ones and zeros (Li et al. 2022, equation 7 to the
+    """Self-attention whose scores are multiplied by a mask of ones and zeros (Li et al. 2022, equations 7 and 8 to the
     letter),
 
         softmax(M ⊙ q kᵀ / √d) v

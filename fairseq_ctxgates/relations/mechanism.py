@@ -55,7 +55,7 @@ class RelationFusionConfig(FairseqDataclass):
     )
     relation_ablation: AblationChoice = field(  # type: ignore[valid-type]
         default="none",
-        metadata={"help": "what to take from that mechanism: the relation encoding is the ordinary one (compare)"},
+        metadata={"help": "ablation: the relation encoding is the ordinary one (compare)"},
     )
 
 

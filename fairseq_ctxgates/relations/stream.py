@@ -176,7 +176,7 @@ def relation_mask(row: np.ndarray, length: int, kind: Optional[str] = "pair") ->
         row: the sentence's tuples, of :func:`pack_tuples`; positions that ``--truncate-source`` has cut off count
             nothing
         length: how many tokens there are, end of sentence included
-        kind: ``pair``, which None stands for: i sees j where both stand in one tuple; ``word``: where both stand in any
+        kind: ``pair`` (also if None): i sees j if both are in one tuple; ``word``: if each of them is in any tuple
 
     Returns:
         M, (length, length), bool; a position in no tuple sees itself only, as end of sentence does; without tuples

@@ -27,7 +27,7 @@ class FeedforwardContextOfWords(nn.Module):
     Args:
         dim: width of the embeddings
         before: n
-        after: m, which is n, or 0 on the decoder's side
+        after: m, which is n, or 0 in the decoder
         activation: φ
     """
 
@@ -69,7 +69,7 @@ class ConvolutionalContextOfWords(nn.Module):
     Args:
         dim: width of the embeddings and of L
         before: n
-        after: m, which is n, or 0 on the decoder's side
+        after: m, which is n, or 0 in the decoder
         width: k
         activation: ψ and φ
     """

@@ -1,0 +1,128 @@
+"""What follows from the facts that a mechanism states, and what is refused before training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from fairseq.dataclass import FairseqDataclass
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from omegaconf import OmegaConf
+from torch import nn
+
+import fairseq_ctxgates.mechanisms
+from fairseq_ctxgates.context_gates.mechanism import ContextGateConfig
+from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.mechanism import TRANSFORMER, Mechanism
+from fairseq_ctxgates.mechanisms import register_mechanism
+from fairseq_ctxgates.models.context_model import further_encodings
+from fairseq_ctxgates.models.warm_start import warm_start
+from fairseq_ctxgates.parts import Part
+from tests.helpers.models import DICTIONARY, TINY, build_model, make_batch, make_task
+
+BATCH = make_batch(sources=[[4, 5, 6], [9, 10]], targets=[[14, 15, 16], [17, 18]])["net_input"]
+NULL: dict[str, Any] = {"inter_sentence_ablation": "null"}
+
+
+# --- options
+
+
+def test_an_override_is_refused_where_no_model_reads_it() -> None:
+    """In an ensemble one model may read it, as the ablation of one of the models; training is always refused."""
+    task = make_task()
+    build_model("context_transformer", task, from_checkpoint=True, **NULL)
+    with pytest.raises(UserError, match="--model-overrides: --inter-sentence-ablation null would do nothing: it needs"):
+        task.refuse_unread_overrides(NULL)
+    build_model("isg_transformer", task, from_checkpoint=True, **NULL)
+    task.refuse_unread_overrides(NULL)
+    with pytest.raises(UserError, match="--inter-sentence-gate, which --arch isg_transformer sets"):
+        build_model("context_transformer", **NULL)
+
+
+@pytest.mark.parametrize("ablation", ["closed", "random"])
+def test_an_ablation_that_leaves_parameters_without_gradients_is_not_trained(ablation: str) -> None:
+    config = OmegaConf.create({"_name": "isg_transformer", **TINY, "inter_sentence_ablation": ablation})
+    make_task().build_model(config, from_checkpoint=True)
+    with pytest.raises(UserError, match="give it to a trained model by --model-overrides"):
+        make_task().build_model(config)
+
+
+def test_a_warm_start_needs_the_task_that_loads_it(tmp_path: Path) -> None:
+    """Another task, which knows no warm start, trains no model that was to have one; a loaded model needs none."""
+    task = TranslationTask(TranslationConfig(), DICTIONARY, DICTIONARY)
+    model: Any = build_model("rcg_transformer", task, warm_start=str(tmp_path / "none.pt"))
+    with pytest.raises(UserError, match="--warm-start .*none.pt: give --task context_translation, which loads it"):
+        model(**BATCH)
+    model.load_state_dict(model.state_dict())
+    model(**BATCH)
+
+
+def test_layers_to_keep_do_not_move_a_mechanism() -> None:
+    kept: dict[str, Any] = {"decoder_layers": 4, "decoder_layers_to_keep": "0,3"}
+    assert len(build_model("rcg_transformer", **kept).layers_that_return("context_gates")) == 2
+    with pytest.raises(UserError, match="--decoder-layers-to-keep renumbers the layers"):
+        build_model("fra_transformer", **kept)
+    with pytest.raises(UserError, match="the model has layers 1 to 2"):
+        build_model("isg_transformer", inter_sentence_layers="4", **kept)
+
+
+# --- names
+
+
+@dataclass
+class OtherConfig(FairseqDataclass):
+    other_switch: bool = False
+
+
+def mechanism(**facts: Any) -> type:
+    return type("Other", (Mechanism,), {"name": "other", "configs": {TRANSFORMER: OtherConfig}, **facts})
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"name": "relations"}, "Other and FactualRelations both have the name 'relations'"),
+        ({"configs": {TRANSFORMER: ContextGateConfig}}, "Other and ContextGates both have --context-gate"),
+    ],
+)
+def test_names_that_are_taken(facts: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("models", "tasks"):
+        monkeypatch.delitem(fairseq_ctxgates.mechanisms.sys.modules, f"fairseq_ctxgates.{module}")
+    with pytest.raises(UserError, match=message):
+        register_mechanism(mechanism(**facts))
+
+
+@pytest.mark.parametrize("name", ["first_step", "other_out", "other_padding_mask"])
+def test_tensors_may_not_take_the_name_of_something_else(name: str) -> None:
+    other = mechanism(switch="other_switch", tensors=lambda self, given: {name: torch.zeros(2)})(OtherConfig(True), 1)
+    with pytest.raises(ValueError, match=f"Other.tensors: the name '{name}' is taken"):
+        further_encodings([other], None)  # type: ignore[arg-type]
+
+
+# --- warm start
+
+
+class TiedPart(Part):
+    """A part with a buffer, and with one parameter under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.ones(2))
+        self.first, self.second = nn.Linear(2, 2), nn.Linear(2, 2)
+        self.second.weight = self.first.weight
+
+
+def test_everything_in_a_part_is_the_mechanisms_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, model = build_model("context_transformer"), build_model("context_transformer")
+    model.decoder.layers[0].source_parts["tied"] = TiedPart()
+    prefix = "decoder.layers.0.source_parts.tied."
+    own = {"table", "first.weight", "first.bias", "second.weight", "second.bias"}
+    assert set(model.own_parameters()) == {prefix + name for name in own}
+    monkeypatch.setattr(checkpoint_utils, "load_checkpoint_to_cpu", lambda path: {"model": plain.state_dict()})
+    (tmp_path / "plain.pt").touch()
+    warm_start(model, str(tmp_path / "plain.pt"))
+    assert torch.equal(model.encoder.embed_tokens.weight, plain.encoder.embed_tokens.weight)
