@@ -1,4 +1,4 @@
-"""The options of one dataclass out of fairseq's configuration, which holds those of many."""
+"""The options of one dataclass out of fairseq's configuration, which holds those of many, and their names as flags."""
 
 from __future__ import annotations
 
@@ -20,3 +20,8 @@ def options_from(config: Type[Options], values: object) -> Options:
 def plain(value: object) -> object:
     """An option's value, of fairseq's ``ChoiceEnum`` values the string: forks of fairseq call string methods on it."""
     return str(value) if isinstance(value, Enum) else value
+
+
+def as_flag(option: str) -> str:
+    """An option as users write it: ``relation_lambda`` is ``--relation-lambda``."""
+    return "--" + option.replace("_", "-")

@@ -10,7 +10,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
-from fairseq_ctxgates.configuration import Options, options_from
+from fairseq_ctxgates.configuration import Options, as_flag, options_from
 from fairseq_ctxgates.data.side_stream import SideStream
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.parts import (
@@ -95,7 +95,7 @@ class Mechanism(Generic[Options]):
             return {}
         others = [option.name for option in fields(self.options) if option.name not in (self.switch, "_name")]
         architecture = next(iter(self.architectures.get(self.backbone, {})), None)
-        needs = _flag(self.switch) + (f", which --arch {architecture} sets" if architecture else "")
+        needs = as_flag(self.switch) + (f", which --arch {architecture} sets" if architecture else "")
         return {name: self._would_do_nothing(name, needs) for name in others if self._is_given(name)}
 
     def refuse_unread(self, needs: str, *options: str) -> None:
@@ -113,7 +113,7 @@ class Mechanism(Generic[Options]):
         return bool(getattr(self.options, option) != getattr(type(self.options)(), option))
 
     def _would_do_nothing(self, option: str, needs: str) -> str:
-        return f"{_flag(option)} {getattr(self.options, option)} would do nothing: it needs {needs}"
+        return f"{as_flag(option)} {getattr(self.options, option)} would do nothing: it needs {needs}"
 
     @property
     def is_ablated(self) -> bool:
@@ -210,7 +210,3 @@ def build_mechanisms(
     ]
     unread = {name: text for mechanism in built for name, text in mechanism.unread_options().items()}
     return ModelMechanisms(tuple(mechanism for mechanism in built if mechanism.is_on), unread)
-
-
-def _flag(option: str) -> str:
-    return "--" + option.replace("_", "-")

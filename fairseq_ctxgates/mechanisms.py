@@ -6,6 +6,7 @@ import sys
 from dataclasses import fields
 from typing import List, Set, Tuple, Type
 
+from fairseq_ctxgates.configuration import as_flag
 from fairseq_ctxgates.context_gates.mechanism import ContextGates
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.inter_sentence.mechanism import InterSentence
@@ -51,5 +52,5 @@ def _names(mechanism: Type[Mechanism]) -> Set[str]:
     """What no two mechanisms may share: their name, the names of their streams, and their options as flags."""
     configs = [*mechanism.configs.values(), *(stream.Config for stream in mechanism.streams)]
     options = {option.name for config in configs for option in fields(config)} - {"_name"}
-    flags = {"--" + option.replace("_", "-") for option in options}
-    return {f"the name {mechanism.name!r}", *(f"the stream {stream.name!r}" for stream in mechanism.streams), *flags}
+    streams = (f"the stream {stream.name!r}" for stream in mechanism.streams)
+    return {f"the name {mechanism.name!r}", *streams, *map(as_flag, options)}

@@ -20,7 +20,7 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import II
 from torch import Tensor
 
-from fairseq_ctxgates.configuration import options_from
+from fairseq_ctxgates.configuration import as_flag, options_from
 from fairseq_ctxgates.data.data_directory import Split
 from fairseq_ctxgates.data.side_stream import SideStream
 from fairseq_ctxgates.data.side_stream_dataset import SideStreamDataset
@@ -76,7 +76,7 @@ class ContextTranslationTask(TranslationTask):
         """
         for name in (name for stream in STREAMS for name in stream.interactive_options):
             if getattr(self.cfg, name) is not None:
-                raise UserError(f"{_flag(name)} is for fairseq-interactive: here it would do nothing, leave it out")
+                raise UserError(f"{as_flag(name)} is for fairseq-interactive: here it would do nothing, leave it out")
         # fairseq hands over the options of training when it is done with training.
         is_train = split == self.cfg.train_subset and "task_cfg" not in kwargs
         parts = self._parts(split, epoch if is_train else 1, combine)
@@ -137,8 +137,8 @@ class ContextTranslationTask(TranslationTask):
                 values.discard(None)
             if len(values) > 1:
                 raise UserError(
-                    f"--path: one model was trained with {_flag(name)}, another without or with another value, and an "
-                    f"ensemble reads one input"
+                    f"--path: one model was trained with {as_flag(name)}, another without or with another value, and "
+                    f"an ensemble reads one input"
                 )
             setattr(self.cfg, name, values.pop())
 
@@ -277,7 +277,7 @@ def _training_mask(streams: Sequence[SideStream], split: str) -> Optional[np.nda
     mask = np.logical_and.reduce(list(masks.values())) if masks else np.ones(1, dtype=bool)
     if mask.all():
         return None
-    names = [_flag(name) for stream in masks for name in stream.filters or [stream.name]]
+    names = [as_flag(name) for stream in masks for name in stream.filters or [stream.name]]
     filters = " and ".join(dict.fromkeys(names))
     if not mask.any():
         raise UserError(f"{split}: {filters} leave no sentence")
@@ -291,7 +291,7 @@ def _check_combination(streams: Sequence[Type[SideStream]]) -> None:
     naming = [stream for stream in streams if stream.names_source_positions]
     if changing and naming:
         raise UserError(
-            f"{_flag(next(iter(changing[0].saved_options), changing[0].name))} does not go with the stream "
+            f"{as_flag(next(iter(changing[0].saved_options), changing[0].name))} does not go with the stream "
             f"{naming[0].name!r}, whose positions are those of one sentence: leave it out"
         )
 
@@ -307,10 +307,6 @@ def _check_trainable(model: ContextModel) -> None:
                 f"an ablation of {mechanism.name} leaves some of its parameters without gradients: train without it, "
                 f"and give it to a trained model by --model-overrides"
             )
-
-
-def _flag(option: str) -> str:
-    return "--" + option.replace("_", "-")
 
 
 def _is_there(split: Split) -> bool:
