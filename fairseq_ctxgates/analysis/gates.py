@@ -270,7 +270,7 @@ def describe(statistics: GateStatistics) -> str:
     """The number of sentences, tokens and labels that the statistics are computed from."""
     text = f"{statistics.sentences} sentences, {statistics.tokens} target tokens"
     if statistics.majority_share is None:
-        return f"{text}, no gate labels (ctxgates gate-labels makes them)"
+        return f"{text}, no gate labels loaded (ctxgates gate-labels makes them, --task context_translation loads them)"
     source_share = statistics.labels[SOURCE] / statistics.labelled_tokens
     return (
         f"{text}, {statistics.labelled_tokens} of them labelled ({source_share:.1%} source; "
