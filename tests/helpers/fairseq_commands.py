@@ -17,8 +17,10 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import sacrebleu
 import torch
 from fairseq import checkpoint_utils
+from fairseq.data import Dictionary
 
 import fairseq_ctxgates
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE
@@ -200,10 +202,27 @@ def check_checkpoint_activations(data: Path, folder: Path, *options: Any) -> Non
             torch.testing.assert_close(weights[1][name], value, rtol=0, atol=1e-5, msg=name)
 
 
-def check_options_train(data: Path, folder: Path, *options: Any) -> None:
-    """With these options the loss falls from the first epoch to the second."""
-    losses = train_losses(train(data, folder, *options, "--dropout", 0, "--max-epoch", 2))
-    assert losses[1] < losses[0]
+def check_options_train(data: Path, folder: Path, model: Sequence[Any], options: Sequence[Any]) -> None:
+    """With these options the loss falls from the first epoch to the second, and is another one than without them;
+    ``--eval-bleu`` logs BLEU instead."""
+    losses = []
+    for name, extra in (("without", ()), ("with", options)):
+        log = train(data, folder / name, *model, *extra, "--dropout", 0, "--max-epoch", 2)
+        losses.append(train_losses(log))
+    assert losses[1][1] < losses[1][0]
+    if "--eval-bleu" in options:
+        check_logged_bleu(data, folder / "with" / "checkpoint_last.pt", log)
+    else:
+        assert losses[0] != losses[1]
+
+
+def check_logged_bleu(data: Path, checkpoint: Path, log: str) -> None:
+    """The BLEU that ``EVAL_BLEU`` logged last is that of what fairseq-generate makes of the valid split."""
+    found = generate(data, checkpoint, "--gen-subset", "valid", "--beam", "1")
+    dictionary = Dictionary.load(str(data / "dict.en.txt"))
+    references = [dictionary.string(row) for row in Split(data, "valid", "de", "en").load_language("en")]
+    bleu = sacrebleu.corpus_bleu([found[number].text for number in sorted(found)], [references])
+    assert float(logged(log, "valid")[-1]["valid_bleu"]) == pytest.approx(bleu.score, abs=0.01)
 
 
 def check_padding_side_changes_nothing(data: Path, folder: Path, *options: Any) -> None:

@@ -10,15 +10,12 @@ from pathlib import Path
 from typing import Any, Dict, List
 
 import pytest
-import sacrebleu
 import torch
 from fairseq import checkpoint_utils
-from fairseq.data import Dictionary
 from fairseq.options import get_training_parser, parse_args_and_arch
 from torch import Tensor
 
 import ctxgates
-from fairseq_ctxgates.data.data_directory import Split
 from fairseq_ctxgates.errors import UserError
 from tests.helpers.corpus import binarize
 from tests.helpers.fairseq_commands import (
@@ -31,6 +28,7 @@ from tests.helpers.fairseq_commands import (
     USER_DIR,
     Hypothesis,
     check_ensemble_scores,
+    check_logged_bleu,
     check_same_translations,
     generate,
     hypotheses,
@@ -104,12 +102,8 @@ def test_meters_in_the_log(trained: Trained) -> None:
 def test_eval_bleu(trained: Trained) -> None:
     """The BLEU that is logged last is that of what fairseq-generate makes of the valid split. The tests that load this
     checkpoint show that its meters' NumPy numbers do not hinder."""
-    found = generate(trained.data, trained["gated"], "--gen-subset", "valid", "--beam", "1")
-    dictionary = Dictionary.load(str(trained.data / "dict.en.txt"))
-    references = [dictionary.string(row) for row in Split(trained.data, "valid", "de", "en").load_language("en")]
-    bleu = sacrebleu.corpus_bleu([found[number].text for number in sorted(found)], [references])
-    assert bleu.score > 0
-    assert float(logged(trained.logs["gated"], "valid")[-1]["valid_bleu"]) == pytest.approx(bleu.score, abs=0.01)
+    check_logged_bleu(trained.data, trained["gated"], trained.logs["gated"])
+    assert float(logged(trained.logs["gated"], "valid")[-1]["valid_bleu"]) > 0
     assert (trained.folder / "gated" / "checkpoint_best.pt").exists()
 
 

@@ -133,7 +133,6 @@ def test_all_mechanisms_together(trained: Trained, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "extra",
     [
-        ("--checkpoint-activations",),
         ("--decoder-layerdrop", "0.5", "--encoder-layerdrop", "0.5"),
         ("--update-freq", 2),
         ("--encoder-normalize-before", "--decoder-normalize-before", "--relation-fusion", "gate"),
@@ -152,7 +151,7 @@ def test_all_mechanisms_together(trained: Trained, tmp_path: Path) -> None:
     ],
 )
 def test_options_of_fairseq(trained: Trained, tmp_path: Path, extra: Tuple[Any, ...]) -> None:
-    check_options_train(trained.data, tmp_path, *FRA, *extra)
+    check_options_train(trained.data, tmp_path, FRA, extra)
 
 
 def test_checkpoint_activations_change_nothing(trained: Trained, tmp_path: Path) -> None:
