@@ -189,17 +189,16 @@ def check_same_translations(found: Dict[int, Hypothesis], expected: Dict[int, Hy
 
 
 def check_checkpoint_activations(data: Path, folder: Path, *options: Any) -> None:
-    """Training with --checkpoint-activations is the same as without."""
+    """Training with --checkpoint-activations is the same as without. By gradient descent: Adam makes a step of full
+    length of a gradient that is 0 but for rounding."""
+    descent = ("--optimizer", "sgd", "--lr", "0.1", "--clip-norm", 0, "--dropout", 0, "--max-update", 2)
     weights = []
     for name, extra in (("without", ()), ("with", ("--checkpoint-activations",))):
-        train(data, folder / name, *options, *extra, "--dropout", 0, "--max-update", 2)
+        train(data, folder / name, *options, *extra, *descent)
         weights.append(checkpoint_utils.load_checkpoint_to_cpu(str(folder / name / "checkpoint_last.pt"))["model"])
-    # Of buffers fairseq 0.12.2 leaves some uninitialised. A key's bias has the gradient 0 but for rounding, of which
-    # Adam makes a step of full length.
-    others = ("_float_tensor", "version", "k_proj.bias")
     for name, value in weights[0].items():
-        if not name.endswith(others):
-            torch.testing.assert_close(weights[1][name], value, rtol=0, atol=1e-5, msg=name)
+        if not name.endswith(("_float_tensor", "version")):  # buffers that fairseq 0.12.2 leaves uninitialised
+            torch.testing.assert_close(weights[1][name], value, rtol=0, atol=1e-6, msg=name)
 
 
 def check_options_train(data: Path, folder: Path, model: Sequence[Any], options: Sequence[Any]) -> None:
