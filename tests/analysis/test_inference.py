@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fairseq.models import ARCH_MODEL_REGISTRY
 
 from fairseq_ctxgates.analysis.inference import register_models
 from fairseq_ctxgates.errors import UserError
@@ -79,4 +80,6 @@ def test_a_folder_that_cannot_be_imported(tmp_path: Path) -> None:
 
 
 def test_the_packages_own_folder_is_registered_already() -> None:
+    architectures = dict(ARCH_MODEL_REGISTRY)
     register_models(commands.USER_DIR)
+    assert ARCH_MODEL_REGISTRY == architectures
