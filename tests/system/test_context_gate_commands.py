@@ -99,12 +99,24 @@ def test_meters_in_the_log(trained: Trained) -> None:
     assert losses[-1] < losses[0]
 
 
-def test_eval_bleu(trained: Trained) -> None:
-    """The BLEU that is logged last is that of what fairseq-generate makes of the valid split. The tests that load this
-    checkpoint show that its meters' NumPy numbers do not hinder."""
+def test_eval_bleu(trained: Trained, tmp_path: Path) -> None:
+    """The BLEU that is logged last is that of what fairseq-generate makes of the valid split, for a model that was
+    trained long enough to have some. The tests that load the first checkpoint show that its meters' NumPy numbers do
+    not hinder."""
     check_logged_bleu(trained.data, trained["gated"], trained.logs["gated"])
-    assert float(logged(trained.logs["gated"], "valid")[-1]["valid_bleu"]) > 0
     assert (trained.folder / "gated" / "checkpoint_best.pt").exists()
+    resume = (
+        "--restore-file",
+        trained["gated"],
+        "--share-all-embeddings",
+        "--max-epoch",
+        25,
+        "--validate-interval",
+        25,
+    )
+    log = train(trained.data, tmp_path, *GATED, *EVAL_BLEU, *resume, "--no-epoch-checkpoints")
+    assert float(logged(log, "valid")[-1]["valid_bleu"]) > 1
+    check_logged_bleu(trained.data, tmp_path / "checkpoint_last.pt", log)
 
 
 def test_resumed_run_equals_uninterrupted(trained: Trained, tmp_path: Path) -> None:
