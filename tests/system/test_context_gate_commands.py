@@ -41,7 +41,7 @@ from tests.helpers.fairseq_commands import (
 )
 from tests.helpers.trained import Trained, train_models
 
-METERS = ("gate_loss", "gate_mean", "gate_var", "gate_agreement")
+METERS = ("gate_loss", "gate_mean", "gate_var", "gate_agreement", "gate_mean_agreement")
 
 
 @pytest.fixture(scope="module")
