@@ -26,7 +26,7 @@ from tqdm import tqdm
 from fairseq_ctxgates.commands.options import find_data, make_data_parser, match_files_to_splits, split_and_files
 from fairseq_ctxgates.commands.workers import add_worker_options, open_workers
 from fairseq_ctxgates.data.data_directory import Split, fingerprint
-from fairseq_ctxgates.data.side_stream_writer import SideStreamWriter
+from fairseq_ctxgates.data.side_stream_writer import Metadata, lock_streams, write_side_streams
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import clean_up_on_failure
 from fairseq_ctxgates.relations.extraction import EXTRACTORS, REMOVE_BPE, RelationTuple
@@ -188,15 +188,13 @@ def add_relations(args: argparse.Namespace) -> None:
     texts = {split: SourceText(split, args.remove_bpe) for split in named}
     digests = {split: fingerprint(split, Relations.languages) for split in named}
     dumps = dump_paths(args.dump, data_dirs)
-    if files:
-        options = {"extractor": "jsonl", "remove_bpe": args.remove_bpe}
-        report(
-            write_streams(
-                texts, {split: read_tuples(files[split], texts[split]) for split in named}, options, digests, dumps
-            )
-        )
-    else:
-        extract(args, texts, digests, dumps)
+    with lock_streams(Relations.name, splits, "ctxgates relations"):
+        if files:
+            rows = {split: read_tuples(files[split], texts[split]) for split in named}
+            options = {"extractor": "jsonl", "remove_bpe": args.remove_bpe}
+            report(write_streams(texts, rows, options, digests, dumps))
+        else:
+            extract(args, texts, digests, dumps)
     for split in splits:
         if split not in named:
             print(f"{split.data_dir}/{split.name}: not named, no stream written")
@@ -270,10 +268,12 @@ def write_streams(
         dump_files: Dict[Path, TextIO] = {
             folder: stack.enter_context(open_dump(path)) for folder, path in dumps.items()
         }
+        streams: Dict[Path, Metadata] = {
+            split.stream_prefix(Relations.name): {"options": options, "fingerprint": digests[split]} for split in texts
+        }
+        writers = stack.enter_context(write_side_streams(streams, np.int32))
         for split, text in texts.items():
-            metadata = {"options": options, "fingerprint": digests[split]}
-            prefix = split.stream_prefix(Relations.name)
-            writer = stack.enter_context(SideStreamWriter(prefix, np.int32, metadata))
+            writer = writers[split.stream_prefix(Relations.name)]
             # zip asks the rows first, so that read_tuples notices a line too many.
             progress = tqdm(zip(rows[split], text), total=len(text), desc=f"writing {split.name}", unit=" sentences")
             for tuples, words in progress:

@@ -25,7 +25,7 @@ from fairseq.data import Dictionary
 import fairseq_ctxgates
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE
 from fairseq_ctxgates.data.data_directory import Split, find_splits, fingerprint
-from fairseq_ctxgates.data.side_stream_writer import SideStreamWriter
+from fairseq_ctxgates.data.side_stream_writer import write_side_stream
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations.stream import Relations
 from fairseq_ctxgates.tasks.context_translation import ContextTranslationConfig, ContextTranslationTask
@@ -71,18 +71,15 @@ def write_gate_labels(
     """Write the stream of gate labels of each split: :func:`labels_of` its target tokens."""
     for split in find_splits(data, *langs):
         if split.name in splits:
-            with SideStreamWriter(split.stream_prefix("gate"), np.uint8, {"fingerprint": fingerprint(split)}) as writer:
-                for row in split.load_language(split.target_lang):
-                    writer.add(labels_of(row))
+            labels = (labels_of(row) for row in split.load_language(split.target_lang))
+            write_side_stream(split.stream_prefix("gate"), np.uint8, {"fingerprint": fingerprint(split)}, labels)
 
 
 def write_relations(data: Path, split_name: str, rows: Sequence[Any], langs: Tuple[str, str] = ("de", "en")) -> None:
     """Write the stream of relations of a split, given the row of each sentence."""
     split = Split(data, split_name, *langs)
     metadata = {"fingerprint": fingerprint(split, Relations.languages)}
-    with SideStreamWriter(split.stream_prefix(Relations.name), np.int32, metadata) as writer:
-        for row in rows:
-            writer.add(np.asarray(row))
+    write_side_stream(split.stream_prefix(Relations.name), np.int32, metadata, rows)
 
 
 def setup_task(data: Any, **options: Any) -> Any:
