@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import logging
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,6 +29,7 @@ from fairseq_ctxgates.data.data_directory import Split, fingerprint
 from fairseq_ctxgates.data.side_stream_writer import Metadata, lock_streams, write_side_streams
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import clean_up_on_failure
+from fairseq_ctxgates.processes import process_pool
 from fairseq_ctxgates.relations.extraction import EXTRACTORS, REMOVE_BPE, RelationTuple
 from fairseq_ctxgates.relations.extraction.corpus import SourceText, find_distinct_sentences
 from fairseq_ctxgates.relations.extraction.json_lines import open_dump, read_tuples, tuples_line
@@ -228,7 +229,7 @@ def extract(
     digest = extraction_fingerprint(splits, list(digests.values()), options)
     folder = shard_folder(splits, digest)
     report_other_shards(folder)
-    pool = ProcessPoolExecutor if args.extractor == "stanza" else ThreadPoolExecutor
+    pool = process_pool if args.extractor == "stanza" else ThreadPoolExecutor
     # Close the extractors before the pool, so that the threads of an interrupted run do not finish their shards.
     with open_workers(args, list({split.data_dir for split in splits}), pool, close_extractors) as workers:
         extracted = extract_distinct_sentences(splits, places, digest, options, server_options, workers.executor)

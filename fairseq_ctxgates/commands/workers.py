@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import uuid
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import Executor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
@@ -30,6 +30,7 @@ from tqdm import tqdm
 from fairseq_ctxgates.commands.options import positive
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import scratch_folder
+from fairseq_ctxgates.processes import process_pool
 
 CONNECTION_SECONDS = 10  # time limit for the connection to the scheduler
 WORKER_SECONDS = 30  # time limit until the scheduler has a worker
@@ -87,7 +88,7 @@ def add_worker_options(parser: argparse.ArgumentParser, workers_help: str = "num
 def open_workers(
     args: argparse.Namespace,
     folders: Sequence[Path],
-    pool: Callable[[int], Executor] = ProcessPoolExecutor,
+    pool: Callable[[int], Executor] = process_pool,
     on_exit: Optional[Callable[[], None]] = None,
 ) -> Iterator[Workers]:
     """The workers that the options of :func:`add_worker_options` name.
