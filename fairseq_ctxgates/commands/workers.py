@@ -191,7 +191,14 @@ async def check_reachable(address: str) -> None:
     """Connect to a scheduler and disconnect; a ``distributed.Client`` that cannot connect leaves threads behind."""
     distributed = import_distributed()
     security = distributed.Security().get_connection_args("client")
-    (await distributed.comm.connect(address, timeout=CONNECTION_SECONDS, **security)).abort()
+    connecting = distributed.comm.connect(address, timeout=CONNECTION_SECONDS, **security)
+    try:
+        # Dask's own time limit does not end the wait for the greeting of a scheduler where something else listens.
+        (await asyncio.wait_for(connecting, CONNECTION_SECONDS)).abort()
+    except asyncio.TimeoutError as error:
+        raise OSError(f"nothing that speaks Dask's language answers in {CONNECTION_SECONDS} seconds") from error
+    except (MemoryError, OverflowError) as error:  # from reading other bytes as the length of a message
+        raise OSError("what answers there does not speak Dask's language") from error
 
 
 def watch_workers(client: DaskClient, address: str) -> None:
