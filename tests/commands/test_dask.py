@@ -231,7 +231,8 @@ def test_an_address_where_something_else_listens(data, monkeypatch, greeting):
         def greet() -> None:
             connection, _ = server.accept()
             connection.sendall(greeting)
-            connection.recv(1 << 16)
+            while connection.recv(1 << 16):
+                pass  # and stay
 
         threading.Thread(target=greet, daemon=True).start()
         address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
