@@ -180,10 +180,9 @@ def read_source(args: argparse.Namespace) -> Tuple[List[str], Dictionary]:
     data_dir = first_data_dir(args.data)
     languages = language_pair(args, data_dir)
     if args.source:
-        dictionary_path = Split(data_dir, args.gen_subset, *languages).dictionary_path(languages[0])
-        return read_sentences(args.source), Dictionary.load(str(dictionary_path))
+        return read_sentences(args.source), Split(data_dir, args.gen_subset, *languages).load_dictionary(languages[0])
     split = find_split(data_dir, args.gen_subset, *languages)
-    dictionary = Dictionary.load(str(split.dictionary_path(languages[0])))
+    dictionary = split.load_dictionary(languages[0])
     return [dictionary.string(row) for row in split.load_language(languages[0])], dictionary
 
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
-from fairseq.data import Dictionary
 
 from fairseq_ctxgates.commands.options import find_data, make_data_parser, positive
 from fairseq_ctxgates.commands.workers import add_worker_options, open_workers
@@ -177,9 +176,7 @@ def write_labels(
 
 def report(tables: Tuple[PMITable, PMITable], training: Split, label_counts: Dict[Split, np.ndarray]) -> None:
     """Print the size of the tables, their pairs with the highest PMI, and the share of each label in each split."""
-    source, target = (
-        Dictionary.load(str(training.dictionary_path(lang))) for lang in (training.source_lang, training.target_lang)
-    )
+    source, target = (training.load_dictionary(lang) for lang in (training.source_lang, training.target_lang))
     for name, table, contexts in zip(("bilingual", "monolingual"), tables, (source, target)):
         print(f"\n{name} table: {len(table):,} distinct pairs, {table.total:,} counted")
         print(f"highest {table.options.measure.upper()} of the pairs in {REPORTED_MIN_COUNT} sentences or more:")

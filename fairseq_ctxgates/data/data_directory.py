@@ -53,6 +53,14 @@ class Split:
             raise UserError(f"{path} not found: copy the file that fairseq-preprocess wrote beside the data")
         return path
 
+    def load_dictionary(self, lang: str) -> Dictionary:
+        """One language's dictionary; UserError when the file does not exist or is damaged."""
+        path = self.dictionary_path(lang)
+        try:
+            return Dictionary.load(str(path))
+        except Exception as error:  # fairseq raises all kinds of them, Exception itself where the text is not UTF-8
+            raise UserError(f"{path} is damaged ({error}): copy the file that fairseq-preprocess wrote") from error
+
     def is_text(self, lang: str) -> bool:
         """Whether one language's data are a text file (``--dataset-impl raw``) and not binarized."""
         return not Path(f"{self.text_prefix(lang)}.idx").exists()
@@ -65,7 +73,7 @@ class Split:
         """
         prefix = self.text_prefix(lang)
         if self.is_text(lang):
-            return IndexedRawTextDataset(str(prefix), Dictionary.load(str(self.dictionary_path(lang))))
+            return IndexedRawTextDataset(str(prefix), self.load_dictionary(lang))
         rows = load_rows(prefix)
         if len(rows) == 0:
             raise UserError(f"{prefix}.bin holds no sentence: was the text file empty?")

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from fairseq_ctxgates.commands import gate_labels
 from fairseq_ctxgates.context_gates.gate_labels import GateLabels
 from fairseq_ctxgates.data.data_directory import Split, find_splits
 from fairseq_ctxgates.errors import UserError
@@ -85,3 +88,34 @@ def test_an_index_whose_rows_are_swapped(train: Split) -> None:
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"train\.de-en\.en\.idx is damaged"):
         train.load_language("en")
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (b"word\n", "expected '<token> <cnt>"),
+        (b"word many\n", "expected '<token> <cnt>"),
+        (b"word 3\nword 4\n", "Duplicate word"),
+        (b"w\xfcrd 3\n", "Incorrect encoding"),
+    ],
+)
+def test_a_damaged_dictionary(train: Split, line: bytes, problem: str) -> None:
+    path = train.dictionary_path("en")
+    path.write_bytes(path.read_bytes() + line)
+    with pytest.raises(UserError, match=rf"(?s)dict\.en\.txt is damaged \(.*{problem}.*fairseq-preprocess"):
+        gate_labels.main([str(train.data_dir), "-s", "de", "-t", "en"])
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_words_that_standard_output_cannot_encode(tmp_path: Path, encoding: str) -> None:
+    """The report of a command, at its end, has words of the data."""
+    data = binarize(tmp_path / "data", {"train": [("зима", "冬")] * 12}, "de", "en")
+    done = subprocess.run(
+        [sys.executable, "-m", "ctxgates", "gate-labels", str(data), "-s", "de", "-t", "en"],
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+        capture_output=True,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"\\u51ac ~ \\u0437" in done.stdout
+    assert (data / "train.gate.de-en.json").exists()
