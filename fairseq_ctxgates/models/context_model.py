@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.mechanism import EncoderInput, Mechanism
+from fairseq_ctxgates.models.input_options import InputOptions, find_needs
 from fairseq_ctxgates.modules.attention import IncrementalState
 from fairseq_ctxgates.parts import EmbeddingPart, Part, Parts
 
@@ -90,6 +91,8 @@ class ContextModel(FairseqEncoderDecoderModel):
     mechanisms: Tuple[Mechanism, ...]
     # The checkpoint of --warm-start, until it is loaded, or a checkpoint of the model itself in its place.
     pending_warm_start: Optional[str] = None
+    # What the task context_translation keeps in the model's checkpoints.
+    input_options: Optional[InputOptions] = None
     # The options that would do nothing, see Mechanism.unread_options.
     unread_options: Mapping[str, str] = MappingProxyType({})
 
@@ -126,10 +129,16 @@ class ContextModel(FairseqEncoderDecoderModel):
         for message in self.unread_options.values():
             raise UserError(message)
 
-    def load_state_dict(self, *arguments: object, **options: object) -> object:
-        """As fairseq's; a loaded model needs no warm start."""
+    def load_state_dict(self, state_dict: Dict[str, Tensor], *arguments: object, **options: object) -> object:
+        """As fairseq's; a loaded model needs no warm start.
+
+        Raises:
+            UserError: the checkpoint's model reads another input than the task gives.
+        """
+        for entry in find_needs(state_dict) if self.input_options is None else ():
+            raise UserError(f"the model of this checkpoint {entry}")
         self.pending_warm_start = None
-        return super().load_state_dict(*arguments, **options)
+        return super().load_state_dict(state_dict, *arguments, **options)
 
     @property
     def input_names(self) -> Tuple[str, ...]:

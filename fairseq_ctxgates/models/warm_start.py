@@ -14,6 +14,7 @@ from torch import Tensor
 from fairseq_ctxgates.compat import is_obsolete
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.models.context_model import ContextModel
+from fairseq_ctxgates.models.input_options import find_needs
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +45,8 @@ def warm_start(model: ContextModel, path: str) -> None:
         raise UserError(f"--warm-start {path}: no such file (leave the option out when training is resumed)")
     state = checkpoint_utils.load_checkpoint_to_cpu(path)["model"]
     model.upgrade_state_dict(state)
+    for entry in find_needs(state):  # the new model may be given another input
+        del state[entry]
     own = model.state_dict()
     of_mechanisms = model.own_parameters()
     missing = [name for name in own if name not in state and name not in of_mechanisms]

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, fields, make_dataclass
 from itertools import count, takewhile
 from pathlib import Path
-from typing import AbstractSet, Any, Callable, Collection, Dict, List, Optional, Sequence, Set, Tuple, Type
+from typing import AbstractSet, Any, Callable, Collection, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Type
 
 import numpy as np
 from fairseq import utils
@@ -27,6 +27,7 @@ from fairseq_ctxgates.data.side_stream_dataset import SideStreamDataset
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.mechanisms import all_mechanisms
 from fairseq_ctxgates.models.context_model import ContextModel
+from fairseq_ctxgates.models.input_options import InputOptions
 from fairseq_ctxgates.models.warm_start import warm_start
 from fairseq_ctxgates.tasks.interactive_lines import LineDataset
 from fairseq_ctxgates.tasks.model_overrides import options_of_fairseq, options_of_model, refuse_unread
@@ -43,6 +44,8 @@ class _OwnConfig(TranslationConfig):
     # Read from the other groups of the configuration, not options of their own.
     model_overrides: str = II("common_eval.model_overrides")
     post_process: Optional[str] = II("common_eval.post_process")
+    finetune_from_model: Optional[str] = II("checkpoint.finetune_from_model")
+    reset_optimizer: bool = II("checkpoint.reset_optimizer")
 
 
 ContextTranslationConfig = make_dataclass(
@@ -64,6 +67,7 @@ class ContextTranslationTask(TranslationTask):
         self._training_data: Optional[SideStreamDataset] = None
         self._taken_from_checkpoint = [name for name in _SAVED_IN_CHECKPOINT if getattr(cfg, name) is None]
         self._trained_with: List[Dict[str, Optional[str]]] = []
+        self._loads: Dict[str, Callable[[], None]] = {}  # how the splits but train were loaded
         self._lines: Optional[LineDataset] = None
         self._last_line: Optional[Tensor] = None
         self._line_before: Optional[Tensor] = None
@@ -79,6 +83,10 @@ class ContextTranslationTask(TranslationTask):
                 raise UserError(f"{as_flag(name)} is for fairseq-interactive: here it would do nothing, leave it out")
         # fairseq hands over the options of training when it is done with training.
         is_train = split == self.cfg.train_subset and "task_cfg" not in kwargs
+        if is_train:
+            self._go_on_as_trained()
+        else:
+            self._loads[split] = functools.partial(self.load_dataset, split, epoch, combine, **kwargs)
         parts = self._parts(split, epoch if is_train else 1, combine)
         streams = self._wanted_streams()
         if streams:
@@ -99,6 +107,29 @@ class ContextTranslationTask(TranslationTask):
         if is_train:
             self._training_data = self.datasets[split]
 
+    def _go_on_as_trained(self) -> None:
+        """Give a model whose checkpoint fairseq has loaded for training the input that it was trained on, unless the
+        options say otherwise. By then fairseq has loaded the validation data, so these are loaded again.
+
+        Raises:
+            UserError: training is resumed with options that contradict the checkpoint.
+        """
+        options = self._models[-1].input_options if self._models else None
+        if options is None or options.loaded is None:
+            return
+        before, trained, options.loaded = self._input_options(), options.loaded, None
+        for name in self._taken_from_checkpoint:
+            setattr(self.cfg, name, trained[name])
+        if not (self.cfg.reset_optimizer or self.cfg.finetune_from_model):
+            _check_as_trained(self._input_options(), trained)
+        options.values = self._input_options()
+        if options.values != before:
+            taken = (f"{as_flag(name)} {value}" for name, value in options.values.items() if value is not None)
+            logger.info(f"training goes on with {' and '.join(taken)}, as the checkpoint was trained")
+            self._check_options()
+            for load in list(self._loads.values()):
+                load()
+
     @property
     def _options_of_streams(self) -> Set[str]:
         """The names of the streams' options, which commands read from the command line only."""
@@ -117,9 +148,13 @@ class ContextTranslationTask(TranslationTask):
 
     def state_dict(self) -> Dict[str, Any]:
         """What a checkpoint keeps of the task: the options by which its model reads its input."""
+        return {**super().state_dict(), **self._input_options()}
+
+    def _input_options(self) -> Dict[str, Optional[str]]:
+        """The options by which the models at hand read their input."""
         required = self.required_streams()
         saved = [stream.values_to_save(self._options_of(stream), required) for stream in STREAMS]
-        return {**super().state_dict(), **{name: value for values in saved for name, value in values.items()}}
+        return {name: value for values in saved for name, value in values.items()}
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """Give a checkpoint's model the input that it was trained on, unless the options say otherwise. fairseq calls
@@ -202,6 +237,7 @@ class ContextTranslationTask(TranslationTask):
             _check_trainable(model)
             if model.pending_warm_start:
                 warm_start(model, model.pending_warm_start)
+        InputOptions(self._input_options()).attach(model)
         return model
 
     def can_reuse_epoch_itr(self, dataset: SideStreamDataset) -> bool:
@@ -283,6 +319,19 @@ def _training_mask(streams: Sequence[SideStream], split: str) -> Optional[np.nda
         raise UserError(f"{split}: {filters} leave no sentence")
     logger.info(f"{split}: {(~mask).sum():,} of {len(mask):,} sentences left out ({filters})")
     return mask
+
+
+def _check_as_trained(given: Mapping[str, Optional[str]], trained: Mapping[str, Optional[str]]) -> None:
+    """Raise UserError where a resumed training is given another value of an option than its checkpoint was trained
+    with."""
+    for name, differs in _SAVED_IN_CHECKPOINT.items():
+        flag, value, before = as_flag(name), given[name], trained[name]
+        if value != before and (differs or before is not None):
+            was = "without it" if before is None else f"with {flag} {before}"
+            raise UserError(
+                f"{flag} {value}: the checkpoint was trained {was}; "
+                f"leave the option out to go on so, or begin a new training from that model with --finetune-from-model"
+            )
 
 
 def _check_combination(streams: Sequence[Type[SideStream]]) -> None:

@@ -10,6 +10,7 @@ import logging
 import random
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
@@ -119,6 +120,31 @@ def run(command: str, *arguments: Any) -> str:
 def train(data: Path, save_dir: Path, *arguments: Any) -> str:
     """Run fairseq-train with the options that every tiny model shares."""
     return run("train", data, *TASK, *TRAINING, "--save-dir", save_dir, *arguments)
+
+
+def train_in_two_processes(data: Path, save_dir: Path, *arguments: Any) -> str:
+    """As :func:`train`, in two processes that work together, which share a CPU; the log of the first."""
+    save_dir.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "fairseq_cli.train", data, *TASK, *TRAINING, "--save-dir", save_dir, *arguments]
+    command += ["--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp", "--device-id", 0]
+    command += ["--distributed-world-size", 2, "--distributed-init-method", f"file://{save_dir}/rendezvous"]
+    processes = [
+        subprocess.Popen(
+            [*map(str, command), "--distributed-no-spawn", "--distributed-rank", rank],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=save_dir,
+        )
+        for rank in ("0", "1")
+    ]
+    try:
+        outputs = [process.communicate(timeout=400)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
+    return outputs[0]
 
 
 def logged(output: str, tag: str = "train_inner") -> List[Dict[str, Any]]:

@@ -24,7 +24,6 @@ from tests.helpers.fairseq_commands import (
     GATED,
     PLAIN,
     TASK,
-    TRAINING,
     USER_DIR,
     Hypothesis,
     check_ensemble_scores,
@@ -36,6 +35,7 @@ from tests.helpers.fairseq_commands import (
     make_pairs,
     run,
     train,
+    train_in_two_processes,
     validate,
     write_gate_labels,
 )
@@ -191,27 +191,9 @@ def test_update_freq(trained: Trained, whole_corpus: Any, tmp_path: Path) -> Non
 
 
 def test_two_processes(trained: Trained, whole_corpus: Any, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "fairseq_cli.train", trained.data, *TASK, *TRAINING, *WHOLE_CORPUS]
-    command += ["--batch-size", "8", "--update-freq", "3", "--save-dir", tmp_path, "--distributed-no-spawn"]
-    command += ["--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp", "--device-id", "0"]
-    command += ["--distributed-world-size", "2", "--distributed-init-method", f"file://{tmp_path}/rendezvous"]
-    processes = [
-        subprocess.Popen(
-            [*map(str, command), "--distributed-rank", rank],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=tmp_path,
-        )
-        for rank in ("0", "1")
-    ]
-    try:
-        outputs = [process.communicate(timeout=400)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
-    check_same_training(logged(outputs[0]), parameters(tmp_path / "checkpoint_last.pt"), whole_corpus)
+    parts = ("--batch-size", "8", "--update-freq", "3")
+    log = train_in_two_processes(trained.data, tmp_path, *WHOLE_CORPUS, *parts)
+    check_same_training(logged(log), parameters(tmp_path / "checkpoint_last.pt"), whole_corpus)
 
 
 # Validation and decoding

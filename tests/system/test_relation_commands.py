@@ -222,6 +222,24 @@ def test_the_kind_of_mask_is_in_the_checkpoint(trained: Trained) -> None:
     check_same_translations(generate(trained.data, trained.ensemble("plain", "words")), plain)
 
 
+def test_training_goes_on_with_the_kind_of_mask_of_its_checkpoint(trained: Trained, tmp_path: Path) -> None:
+    common = (*FRA, "--share-all-embeddings", "--no-epoch-checkpoints", "--max-epoch", 3)
+    logs = []
+    for name, options in (("without", ()), ("with", ("--relation-mask", "word"))):
+        resume = ("--restore-file", trained["words"])
+        logs.append(train_losses(train(trained.data, tmp_path / name, *common, *options, *resume)))
+        found = generate(trained.data, tmp_path / name / "checkpoint_last.pt")
+        assert differ(generate(trained.data, tmp_path / name / "checkpoint_last.pt", "--relation-mask", "pair"), found)
+    assert logs[0] == logs[1]
+    for model, mask, was in (("words", "pair", "word"), ("fra", "word", "pair")):
+        separate = ("--separate-relation-attention",) if model == "fra" else ()
+        other = (*separate, "--relation-mask", mask, "--restore-file", trained[model])
+        with pytest.raises(
+            UserError, match=f"--relation-mask {mask}: the checkpoint was trained with .*mask {was}; leave"
+        ):
+            train(trained.data, tmp_path / "other", *common, *other)
+
+
 def test_compare_fusion_equals_no_relations(trained: Trained, tmp_path: Path) -> None:
     """The ablation also needs no stream."""
     data = Path(shutil.copytree(trained.data, tmp_path / "data"))

@@ -1,0 +1,62 @@
+"""The options by which a model reads its input, as entries of its checkpoints."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Iterable, List, MutableMapping, Optional
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_ctxgates.configuration import as_flag
+
+# The beginning of an entry's name. torch prints the whole name where a checkpoint has an entry that its model has not.
+NEEDS = "needs --user-dir and --task context_translation: trained with "
+Values = Dict[str, Optional[str]]
+
+
+class InputOptions:
+    """The task's options by which a model reads its input, kept among the parameters of the model's checkpoints.
+
+    fairseq keeps a task's own state for commands that decode, and gives it to whatever task they have; training never
+    reads it. Parameters it loads in every command, and strictly. So each option is an entry beside them that has no
+    values and is named after what the model needs: training finds there what to go on with, and every other task, also
+    without this package, stops at the entry.
+
+    Attributes:
+        values: every such option of the task, with what the model's next checkpoint keeps, or None
+        loaded: what the checkpoint kept that was loaded into the model; None before
+    """
+
+    def __init__(self, values: Values) -> None:
+        self.values = values
+        self.loaded: Optional[Values] = None
+
+    def attach(self, model: Any) -> None:
+        """Become a model's ``input_options``; the model may be of any class."""
+        model.input_options = self
+        model._register_state_dict_hook(self._save)
+        model._register_load_state_dict_pre_hook(self._load)
+
+    def _save(self, model: nn.Module, state: MutableMapping[str, Tensor], prefix: str, _: object) -> None:
+        for name, value in self.values.items():
+            if value is not None:
+                state[f"{prefix}{NEEDS}{as_flag(name)} {value}"] = torch.zeros(0)
+
+    def _load(self, state: MutableMapping[str, Tensor], prefix: str, *_: object) -> None:
+        """Take the entries of the task's options out; another one, of somebody's own stream, is for torch to refuse."""
+        self.loaded = {name: _pop(state, f"{prefix}{NEEDS}{as_flag(name)} ") for name in self.values}
+        self.values = dict(self.loaded)  # copies of the model, as those that fairseq averages, follow it so
+
+
+def _pop(state: MutableMapping[str, Tensor], beginning: str) -> Optional[str]:
+    """The end of the name that begins so, which is removed; None where there is no such name."""
+    for name in state:
+        if name.startswith(beginning):
+            del state[name]
+            return name[len(beginning) :]
+    return None
+
+
+def find_needs(names: Iterable[str]) -> List[str]:
+    """The entries among the names of a checkpoint's parameters."""
+    return [name for name in names if name.startswith(NEEDS)]
