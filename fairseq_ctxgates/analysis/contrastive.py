@@ -35,6 +35,7 @@ from fairseq_ctxgates.analysis.inference import (
     Inference,
     add_batch_options,
     add_model_options,
+    check_overrides,
     checkpoint_paths,
     default_batch_size,
 )
@@ -343,6 +344,7 @@ class ContrastiveAnalysis(Analysis):
         """Score every translation with every model."""
         paths = checkpoint_paths(args)
         names = system_names(paths, args.names)
+        check_overrides(args, paths, reads_lines=True)
         examples: List[Example] = []
         scores = []
         for path in paths:

@@ -25,7 +25,7 @@ import numpy as np
 from fairseq_ctxgates.analysis.analysis import Analysis
 from fairseq_ctxgates.analysis.bootstrap import COVERAGE, Estimate, add_bootstrap_options, bootstrap
 from fairseq_ctxgates.analysis.figures import colour, label_tokens, new_figure, token_width
-from fairseq_ctxgates.analysis.inference import Inference, add_inference_options, reads_preceding
+from fairseq_ctxgates.analysis.inference import Inference, add_inference_options, check_overrides, reads_preceding
 from fairseq_ctxgates.analysis.report import Result, Table, add_report_options
 from fairseq_ctxgates.analysis.scores import token_log_probs
 from fairseq_ctxgates.errors import UserError
@@ -105,7 +105,7 @@ def without_context(args: argparse.Namespace, inference: Inference) -> Inference
     if args.baseline_path:
         return Inference.from_options(args, path=args.baseline_path)
     overrides = {"inter_sentence_ablation": "null"} if reads_preceding(inference.model) else {}
-    same = Inference.from_options(args, **overrides)
+    same = Inference.from_options(args, path=args.path, **overrides)
     if concatenates(same):
         same.task.cfg.concatenate_preceding = None
     return same
@@ -268,7 +268,8 @@ class CXMIAnalysis(Analysis):
 
     def run(self, args: argparse.Namespace) -> Result:
         """Score the split with and without preceding sentences."""
-        inference = Inference.from_options(args)
+        check_overrides(args, [args.path, *([args.baseline_path] if args.baseline_path else [])])
+        inference = Inference.from_options(args, path=args.path)
         check_reads_context(inference)
         sentences = score_sentences(inference, without_context(args, inference), args)
         preceded = [sentence for sentence in sentences if sentence.is_preceded]

@@ -29,6 +29,7 @@ from fairseq_ctxgates.analysis.inference import (
     TranslationModel,
     add_inference_options,
     as_context_model,
+    check_overrides,
     checkpoint_paths,
     first_data_dir,
     run_without_attention,
@@ -257,6 +258,7 @@ def count_model_errors(paths: Sequence[str], args: argparse.Namespace) -> Tuple[
     Raises:
         UserError: the models translate between different languages.
     """
+    check_overrides(args, paths)
     errors, languages = [], ""
     for path in paths:
         inference = Inference.from_options(args, path)

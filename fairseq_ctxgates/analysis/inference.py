@@ -167,19 +167,18 @@ class Inference:
         path: the checkpoint
         data: binarized data directory
         cpu: use the CPU even if there is a GPU
-        one_of_several: the overrides may be for others of the models that are analysed
         overrides: options that replace those of training, by name
 
     Raises:
         UserError: the checkpoint, the data directory or a dictionary does not exist, or they do not fit each other.
     """
 
-    def __init__(
-        self, path: str, data: str, cpu: bool = False, one_of_several: bool = False, **overrides: object
-    ) -> None:
+    def __init__(self, path: str, data: str, cpu: bool = False, **overrides: object) -> None:
         if not Path(path).is_file():
             raise UserError(f"{path} not found: give a checkpoint of fairseq-train to --path")
         register_models()
+        from fairseq_ctxgates.tasks.model_overrides import ModelOptions
+
         self.path = path
         self.data_dir = first_data_dir(data)
         try:
@@ -202,7 +201,7 @@ class Inference:
             ) from error
         if not isinstance(self.task, TranslationTask):
             raise UserError(f"{path} was trained with --task {self.config.task._name}, which is not one of translation")
-        _refuse_unread_overrides(self.task, overrides, one_of_several)
+        self.model_options = ModelOptions.of(model, self.config.model)
         self.device = torch.device("cuda" if torch.cuda.is_available() and not cpu else "cpu")
         self.model: TranslationModel = model.to(self.device).eval()
 
@@ -211,13 +210,15 @@ class Inference:
         """The model that the options of :func:`add_inference_options` name.
 
         Args:
-            path: the checkpoint, if ``--path`` names several
+            path: the checkpoint, if there are several; :func:`check_overrides` is for all of them
             overrides: further options that replace those of training
         """
+        if path is None:
+            check_overrides(args, [args.path])
         register_models(args.user_dir)
         languages = {"source_lang": args.source_lang, "target_lang": args.target_lang}
         overrides.update({name: language for name, language in languages.items() if language})
-        return cls(path or args.path, args.data, args.cpu, path is not None, **{**args.model_overrides, **overrides})
+        return cls(path or args.path, args.data, args.cpu, **{**args.model_overrides, **overrides})
 
     @property
     def languages(self) -> Tuple[str, str]:
@@ -263,9 +264,23 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:300]
 
 
-def _refuse_unread_overrides(task: TranslationTask, overrides: Dict[str, object], one_of_several: bool) -> None:
-    from fairseq_ctxgates.tasks.context_translation import ContextTranslationTask
+def check_overrides(args: argparse.Namespace, paths: Sequence[str], reads_lines: bool = False) -> None:
+    """Raise UserError for a key of ``--model-overrides`` that nothing reads, not even one of several models. They are
+    loaded one after the other, and again when their turn comes.
 
-    if isinstance(task, ContextTranslationTask):
-        check = task.refuse_unknown_overrides if one_of_several else task.refuse_unread_overrides
-        check(overrides)
+    Args:
+        reads_lines: whether the analysis reads lines of text, not a split
+    """
+    if not args.model_overrides:
+        return
+    register_models(args.user_dir)
+    from fairseq_ctxgates.tasks.context_translation import task_options
+    from fairseq_ctxgates.tasks.model_overrides import refuse_unread_overrides
+
+    models, of_tasks = [], set()
+    for path in paths:
+        inference = Inference.from_options(args, path)
+        models.append(inference.model_options)
+        of_tasks.update(inference.config.task)
+    of_tasks &= task_options(has_criterion=False, reads_lines=reads_lines)
+    refuse_unread_overrides(args.model_overrides, models, of_tasks)

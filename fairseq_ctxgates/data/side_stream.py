@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from dataclasses import fields
 from pathlib import Path
 from typing import (
     AbstractSet,
@@ -21,6 +22,7 @@ from typing import (
     Optional,
     Protocol,
     Sequence,
+    Set,
     Tuple,
     Type,
     Union,
@@ -67,7 +69,7 @@ class SideStream(ABC, Generic[Options]):
         saved_options: of these, those that a checkpoint keeps because its model reads its input by them, and whether a
             model that was trained without such an option reads another input; their default is None
         filters: of these, those that leave sentences out of training
-        interactive_options: of these, those that only fairseq-interactive reads
+        interactive_options: of these, those that only lines of text need, as fairseq-interactive reads them
         criterions: the names of the criterions that read it; empty: the model reads it
 
     Args:
@@ -105,6 +107,19 @@ class SideStream(ABC, Generic[Options]):
     def check_models(cls, options: Options, task: TaskOptions, required: AbstractSet[str]) -> None:
         """Raise UserError where the options contradict what the models require; ``required`` also has what an ablation
         leaves unread."""
+
+    @classmethod
+    def options_without_effect(cls, *, trains: bool, has_criterion: bool, reads_lines: bool) -> Set[str]:
+        """The names of those of its options that do nothing in a command.
+
+        Args:
+            trains: whether the command trains
+            has_criterion: whether it has a criterion, as training and validation do
+            reads_lines: whether it reads lines of text, as fairseq-interactive does
+        """
+        if cls.criterions and not has_criterion:
+            return {option.name for option in fields(cls.Config)} - {"_name"}
+        return {*(() if trains else cls.filters), *(() if reads_lines else cls.interactive_options)}
 
     @classmethod
     def values_to_save(cls, options: Options, required: AbstractSet[str]) -> Dict[str, Optional[str]]:

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, fields, make_dataclass
 from itertools import count, takewhile
 from pathlib import Path
-from typing import AbstractSet, Any, Callable, Collection, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Type
+from typing import AbstractSet, Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Type
 
 import numpy as np
 from fairseq import utils
@@ -30,7 +30,7 @@ from fairseq_ctxgates.models.context_model import ContextModel
 from fairseq_ctxgates.models.input_options import InputOptions
 from fairseq_ctxgates.models.warm_start import warm_start
 from fairseq_ctxgates.tasks.interactive_lines import LineDataset
-from fairseq_ctxgates.tasks.model_overrides import options_of_fairseq, options_of_model, refuse_unread
+from fairseq_ctxgates.tasks.model_overrides import ModelOptions, refuse_unread_overrides
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +42,7 @@ _SAVED_IN_CHECKPOINT = {name: differs for stream in STREAMS for name, differs in
 @dataclass
 class _OwnConfig(TranslationConfig):
     # Read from the other groups of the configuration, not options of their own.
+    path: Optional[str] = II("common_eval.path")
     model_overrides: str = II("common_eval.model_overrides")
     post_process: Optional[str] = II("common_eval.post_process")
     finetune_from_model: Optional[str] = II("checkpoint.finetune_from_model")
@@ -51,6 +52,7 @@ class _OwnConfig(TranslationConfig):
 ContextTranslationConfig = make_dataclass(
     "ContextTranslationConfig", [], bases=(*dict.fromkeys(stream.Config for stream in STREAMS), _OwnConfig)
 )
+_DEFAULTS = ContextTranslationConfig()
 
 
 @register_task("context_translation", dataclass=ContextTranslationConfig)
@@ -63,7 +65,7 @@ class ContextTranslationTask(TranslationTask):
     def __init__(self, cfg: FairseqDataclass, src_dict: Dictionary, tgt_dict: Dictionary) -> None:
         super().__init__(cfg, src_dict, tgt_dict)
         self._models: List[BaseFairseqModel] = []
-        self._readable_options = options_of_fairseq() | {option.name for option in fields(ContextTranslationConfig)}
+        self._model_options: List[ModelOptions] = []
         self._training_data: Optional[SideStreamDataset] = None
         self._taken_from_checkpoint = [name for name in _SAVED_IN_CHECKPOINT if getattr(cfg, name) is None]
         self._trained_with: List[Dict[str, Optional[str]]] = []
@@ -78,9 +80,7 @@ class ContextTranslationTask(TranslationTask):
         Raises:
             UserError: a stream is missing, or does not fit the data.
         """
-        for name in (name for stream in STREAMS for name in stream.interactive_options):
-            if getattr(self.cfg, name) is not None:
-                raise UserError(f"{as_flag(name)} is for fairseq-interactive: here it would do nothing, leave it out")
+        self._refuse_given(options_without_effect(trains=True, has_criterion=True), "fairseq-interactive")
         # fairseq hands over the options of training when it is done with training.
         is_train = split == self.cfg.train_subset and "task_cfg" not in kwargs
         if is_train:
@@ -130,10 +130,11 @@ class ContextTranslationTask(TranslationTask):
             for load in list(self._loads.values()):
                 load()
 
-    @property
-    def _options_of_streams(self) -> Set[str]:
-        """The names of the streams' options, which commands read from the command line only."""
-        return {option.name for stream in STREAMS for option in fields(stream.Config)} - {"_name"}
+    def _refuse_given(self, names: AbstractSet[str], command: str) -> None:
+        """Raise UserError where one of these options is given, which are for another command."""
+        for name in sorted(names):
+            if getattr(self.cfg, name) != getattr(_DEFAULTS, name):
+                raise UserError(f"{as_flag(name)} is for {command}: here it would do nothing, leave it out")
 
     def _options_of(self, stream: Type[SideStream]) -> FairseqDataclass:
         return options_from(stream.Config, self.cfg)
@@ -227,8 +228,8 @@ class ContextTranslationTask(TranslationTask):
             UserError: that checkpoint does not fit, or options contradict each other.
         """
         model = super().build_model(cfg, from_checkpoint)
-        self._readable_options |= options_of_model(cfg)
         self._models.append(model)
+        self._model_options.append(ModelOptions.of(model, cfg))
         if from_checkpoint and not isinstance(model, ContextModel):  # which ignores what it does not read
             _ignore_streams(model)
         # Sources that a stream makes longer are made no longer than every model can read.
@@ -259,8 +260,8 @@ class ContextTranslationTask(TranslationTask):
         Raises:
             UserError: they do.
         """
-        self._readable_options |= set(cfg)
-        self._check_options()
+        # fairseq-validate takes the options of task and criterion from the checkpoint too.
+        self._check_options(task_options(has_criterion=True) | set(cfg))
         for stream in self._wanted_streams():
             if stream.criterions and cfg._name not in stream.criterions:
                 raise UserError(
@@ -277,34 +278,38 @@ class ContextTranslationTask(TranslationTask):
         """Build what translates; raises UserError where the options contradict what the models are."""
         if self._models:  # else it is the generator of --eval-bleu, which is built with the first model
             self._check_options()
+            if self.cfg.path:  # else the task is a checkpoint's, with the options of its training
+                unread = options_without_effect(trains=False, has_criterion=False, reads_lines=True)
+                self._refuse_given(unread, "fairseq-train")
         return super().build_generator(models, args, *others, **kwargs)
 
-    def _check_options(self) -> None:
-        """Raise UserError where the options contradict what the models are, or each other."""
-        self.refuse_unread_overrides(ast.literal_eval(self.cfg.model_overrides or "{}"), self._options_of_streams)
+    def _check_options(self, overridable: AbstractSet[str] = frozenset()) -> None:
+        """Raise UserError where the options contradict what the models are, or each other.
+
+        Args:
+            overridable: options of others than the models that the command reads from ``--model-overrides``
+        """
+        overrides = ast.literal_eval(self.cfg.model_overrides or "{}")
+        refuse_unread_overrides(overrides, self._model_options, overridable)
         models = [model for model in self._models if isinstance(model, ContextModel)]
         known = self.required_streams() | {name for model in models for name in model.unread_streams}
         for stream in STREAMS:
             stream.check_models(self._options_of(stream), self.cfg, known)
         _check_combination(self._wanted_streams())
 
-    def refuse_unread_overrides(self, overrides: Collection[str], not_readable: AbstractSet[str] = frozenset()) -> None:
-        """Raise UserError for a key of ``--model-overrides`` that nothing reads, not even one of the models at hand.
 
-        Args:
-            not_readable: options that the command does not read from there
-        """
-        self.refuse_unknown_overrides(overrides, not_readable)
-        for key in overrides:
-            messages = [getattr(model, "unread_options", {}).get(key) for model in self._models]
-            if messages and all(messages):
-                raise UserError(f"--model-overrides: {messages[0]}")
+def options_without_effect(*, trains: bool, has_criterion: bool, reads_lines: bool = False) -> Set[str]:
+    """The streams' options that do nothing in a command, see :meth:`SideStream.options_without_effect`."""
+    command = {"trains": trains, "has_criterion": has_criterion, "reads_lines": reads_lines}
+    return {name for stream in STREAMS for name in stream.options_without_effect(**command)}
 
-    def refuse_unknown_overrides(
-        self, overrides: Collection[str], not_readable: AbstractSet[str] = frozenset()
-    ) -> None:
-        """Raise UserError for a key of ``--model-overrides`` that is no option, or one of ``not_readable``."""
-        refuse_unread(overrides, self._readable_options - not_readable)
+
+def task_options(*, has_criterion: bool, reads_lines: bool = False) -> Set[str]:
+    """The names of the task's options that do something in a command that runs a trained model with the checkpoint's
+    task; see :meth:`SideStream.options_without_effect`."""
+    configs = (TranslationConfig, *(stream.Config for stream in STREAMS))
+    names = {option.name for config in configs for option in fields(config)} - {"_name"}
+    return names - options_without_effect(trains=False, has_criterion=has_criterion, reads_lines=reads_lines)
 
 
 def _training_mask(streams: Sequence[SideStream], split: str) -> Optional[np.ndarray]:

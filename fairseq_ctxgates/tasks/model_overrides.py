@@ -1,26 +1,39 @@
-"""The check of ``--model-overrides``, of which fairseq ignores unknown keys."""
+"""The check of ``--model-overrides``, of which fairseq ignores what nothing reads."""
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import fields, is_dataclass
-from typing import Iterable, Optional, Set
+from dataclasses import fields
+from typing import AbstractSet, Collection, Iterable, Mapping, NamedTuple, Optional, Set
 
 from fairseq.dataclass import FairseqDataclass
-from fairseq.dataclass.configs import FairseqConfig
-from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.models import ARCH_MODEL_REGISTRY, BaseFairseqModel
 
 from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.models.warm_start import WarmStartConfig
+
+# What a trained model does not read: its name, which its parameters decide, and the options of how it began.
+_OF_TRAINING = {"_name", "arch", *(option.name for option in fields(WarmStartConfig))}
 
 
-def options_of_fairseq() -> Set[str]:
-    """The names of the options in every part of fairseq's configuration but model, task and criterion."""
-    groups = [group.type for group in fields(FairseqConfig) if isinstance(group.type, type)]
-    return {option.name for config in (FairseqConfig, *filter(is_dataclass, groups)) for option in fields(config)}
+class ModelOptions(NamedTuple):
+    """The names of a trained model's options, and of those among them that do nothing in this model, what the user is
+    told."""
+
+    names: Set[str]
+    unread: Mapping[str, str]
+
+    @classmethod
+    def of(cls, model: BaseFairseqModel, cfg: FairseqDataclass) -> ModelOptions:
+        """Those of a model of any class that was built from a configuration."""
+        return cls(_option_names(cfg) - _OF_TRAINING, getattr(model, "unread_options", {}))
+
+    def reads(self, name: str) -> bool:
+        """Whether the model does something with the option of this name."""
+        return name in self.names and name not in self.unread
 
 
-def options_of_model(cfg: FairseqDataclass) -> Set[str]:
-    """The names of the options that a model reads."""
+def _option_names(cfg: FairseqDataclass) -> Set[str]:
     if not isinstance(cfg, argparse.Namespace):
         return set(cfg)
     # A model without a dataclass: its checkpoint's namespace also has every key of --model-overrides.
@@ -30,9 +43,17 @@ def options_of_model(cfg: FairseqDataclass) -> Set[str]:
     return set(vars(parser.parse_args([])))
 
 
-def refuse_unread(overrides: Iterable[str], readable: Set[str]) -> None:
-    """Raise UserError for a key of ``--model-overrides`` that nothing reads: a mistyped ablation would run as the full
-    model."""
-    unread = sorted(set(overrides) - readable)
-    if unread:
-        raise UserError(f"--model-overrides: nothing reads {', '.join(map(repr, unread))}; check the spelling")
+def refuse_unread_overrides(
+    overrides: Iterable[str], models: Collection[ModelOptions], others: AbstractSet[str] = frozenset()
+) -> None:
+    """Raise UserError for a key of ``--model-overrides`` that none of the models reads: with a mistyped ablation the
+    full model would run.
+
+    Args:
+        others: further options that are read from there
+    """
+    for key in overrides:
+        if key not in others and not any(model.reads(key) for model in models):
+            reasons = [model.unread[key] for model in models if key in model.unread]
+            unknown = f"nothing reads {key!r} from there: check the spelling, or give it as an option of its own"
+            raise UserError(f"--model-overrides: {reasons[0] if reasons else unknown}")

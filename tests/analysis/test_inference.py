@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
+from typing import Sequence
 
 import pytest
 from fairseq.models import ARCH_MODEL_REGISTRY
 
-from fairseq_ctxgates.analysis.inference import register_models
+from fairseq_ctxgates.analysis import get_analysis
+from fairseq_ctxgates.analysis.inference import (
+    add_inference_options,
+    check_overrides,
+    checkpoint_paths,
+    register_models,
+)
 from fairseq_ctxgates.errors import UserError
 from tests.helpers import fairseq_commands as commands
 from tests.helpers.corpus import binarize
+from tests.helpers.trained import Trained
 
 OWN_MODEL = """
 from fairseq.models import register_model, register_model_architecture
@@ -83,3 +92,69 @@ def test_the_packages_own_folder_is_registered_already() -> None:
     architectures = dict(ARCH_MODEL_REGISTRY)
     register_models(commands.USER_DIR)
     assert ARCH_MODEL_REGISTRY == architectures
+
+
+# --- --model-overrides
+
+
+def check(trained: Trained, models: Sequence[str], overrides: str, reads_lines: bool = False) -> None:
+    parser = argparse.ArgumentParser()
+    add_inference_options(parser, several=True)
+    paths = [str(trained[model]) for model in models]
+    args = parser.parse_args([str(trained.data), "--path", *paths, "--model-overrides", overrides, "--cpu"])
+    check_overrides(args, checkpoint_paths(args), reads_lines)
+
+
+@pytest.mark.parametrize(
+    ("models", "overrides"),
+    [
+        (["plain", "isg"], "{'inter_sentence_ablation': 'null'}"),
+        (["stock"], "{'dropout': 0.3, 'left_pad_source': False}"),
+        (["plain", "stock"], "{'concatenate_preceding': 'q1'}"),
+    ],
+)
+def test_an_override_that_one_of_the_models_reads(
+    trained_on_documents: Trained, models: Sequence[str], overrides: str
+) -> None:
+    check(trained_on_documents, models, overrides)
+
+
+@pytest.mark.parametrize(
+    ("models", "key"),
+    [
+        (["plain", "stock"], "inter_sentence_ablation"),
+        (["stock"], "concatenate_preceding"),
+        (["stock"], "dropuot"),
+        (["isg"], "warm_start"),
+        (["isg"], "preceding_length_ratio"),
+        (["isg"], "load_gate_labels"),
+        (["isg"], "relation_extractor"),
+        (["isg", "stock"], "beam"),
+    ],
+)
+def test_an_override_that_nothing_reads(trained_on_documents: Trained, models: Sequence[str], key: str) -> None:
+    with pytest.raises(UserError, match=f"--model-overrides: nothing reads '{key}' from there"):
+        check(trained_on_documents, models, f"{{'{key}': 1}}")
+
+
+def test_an_override_of_lines_of_text(trained_on_documents: Trained) -> None:
+    check(trained_on_documents, ["isg"], "{'relation_extractor': None}", reads_lines=True)
+
+
+@pytest.mark.parametrize(
+    ("analysis", "options"),
+    [
+        ("forced-decoding", ("--path", "plain", "stock")),
+        ("contrastive", ("--path", "plain", "stock", "--source", "x", "--reference", "x", "--contrastive", "x")),
+        ("cxmi", ("--path", "concatenated", "--baseline-path", "plain")),
+        ("attention-entropy", ("--path", "plain")),
+        ("gates", ("--path", "plain")),
+    ],
+)
+def test_every_analysis_refuses_it_before_it_works(
+    trained_on_documents: Trained, analysis: str, options: Sequence[str]
+) -> None:
+    arguments = [str(trained_on_documents[text]) if text in trained_on_documents.logs else text for text in options]
+    null = ("--model-overrides", "{'inter_sentence_ablation': 'null'}", "--cpu")
+    with pytest.raises(UserError, match="--model-overrides: nothing reads 'inter_sentence_ablation' from there"):
+        get_analysis(analysis).main([str(trained_on_documents.data), *arguments, *null])

@@ -45,7 +45,8 @@ TARGETS = [[14, 15, 16], [17, 18, 19, 4, 5], [6]]
 
 def make_task(**options: Any) -> ContextTranslationTask:
     """The task with the options' own defaults, between two languages of one dictionary."""
-    return ContextTranslationTask(ContextTranslationConfig(model_overrides="{}", **options), DICTIONARY, DICTIONARY)
+    config = ContextTranslationConfig(**{"model_overrides": "{}", **options})
+    return ContextTranslationTask(config, DICTIONARY, DICTIONARY)
 
 
 def build_model(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,12 +34,15 @@ NULL: dict[str, Any] = {"inter_sentence_ablation": "null"}
 
 def test_an_override_is_refused_where_no_model_reads_it() -> None:
     """In an ensemble one model may read it, as the ablation of one of the models; training is always refused."""
-    task = make_task()
+    task = make_task(model_overrides=str(NULL))
+    build_model("transformer", task, from_checkpoint=True)
+    with pytest.raises(UserError, match="--model-overrides: nothing reads 'inter_sentence_ablation' from there: check"):
+        task.build_generator([], Namespace())
     build_model("context_transformer", task, from_checkpoint=True, **NULL)
     with pytest.raises(UserError, match="--model-overrides: --inter-sentence-ablation null would do nothing: it needs"):
-        task.refuse_unread_overrides(NULL)
-    build_model("isg_transformer", task, from_checkpoint=True, **NULL)
-    task.refuse_unread_overrides(NULL)
+        task.build_generator([], Namespace())
+    isg = build_model("isg_transformer", task, from_checkpoint=True, **NULL)
+    task.build_generator([isg], Namespace())
     with pytest.raises(UserError, match="--inter-sentence-gate, which --arch isg_transformer sets"):
         build_model("context_transformer", **NULL)
 

@@ -1,0 +1,210 @@
+"""Every option of every side stream does something or is refused, in each of fairseq's commands.
+
+Streams and options come from the mechanisms, so that a new one is tested without a line here: given to an architecture
+with another value than its default, the losses or the translations differ from those without the option, or it is
+refused.
+"""
+
+from __future__ import annotations
+
+import shutil
+from argparse import Namespace
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Sequence, Tuple
+
+import pytest
+import torch
+from fairseq.data.indexed_dataset import MMapIndexedDataset
+from omegaconf import OmegaConf
+
+import fairseq_ctxgates.relations.extraction
+from fairseq_ctxgates.data.data_directory import find_splits
+from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.mechanism import TRANSFORMER
+from fairseq_ctxgates.relations import stream
+from fairseq_ctxgates.relations.stream import pack_tuples
+from fairseq_ctxgates.tasks.context_translation import STREAMS
+from tests.helpers.documents import interactive_lines
+from tests.helpers.fairseq_commands import setup_task, write_relations
+from tests.helpers.options import ARCHITECTURES, other_values
+
+# Where the value of tests/helpers/options.py would mean nothing.
+VALUES: Dict[str, List[Any]] = {
+    "preceding_length_ratio": [2.0],
+    "preceding_max_length": [4],
+    "concatenate_preceding": ["</s>"],
+    "relation_extractor": ["known"],
+    "corenlp_url": ["http://localhost:9000"],
+}
+ASKED_FOR = "the architecture asks for the stream by itself"
+# What changes nothing and is not refused, with the reason: a command (or all), an architecture, an option and a value.
+SAME = {
+    ("all", "isg_transformer_tiny", "load_preceding_sentences", True): ASKED_FOR,
+    ("all", "fra_transformer_tiny", "load_relations", True): ASKED_FOR,
+    ("all", "fra_transformer_tiny", "relation_mask", "pair"): "what the default is",
+    ("interactive", "fra_transformer_tiny", "relation_mask", "word"): "without an extractor no line has relations",
+}
+# What an option needs beside it to do something.
+BESIDE = [
+    ("fra_transformer_tiny", "corenlp_url", {"relation_extractor": "known"}),
+    ("fra_transformer_tiny", "relation_mask", {"relation_extractor": "known"}),
+]
+Case = Tuple[str, str, str, Any]
+
+
+@pytest.fixture(scope="module")
+def data(documents: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory with every stream."""
+    copy = Path(shutil.copytree(documents, tmp_path_factory.mktemp("streams") / "data"))
+    for split in find_splits(copy, "de", "en"):
+        sources: MMapIndexedDataset = split.load_language("de")
+        write_relations(copy, split.name, [pack_tuples(tuples_of(len(source) - 1)) for source in sources])
+    return copy
+
+
+def tuples_of(words: int) -> List[List[int]]:
+    """The relations of a sentence: its first two words, and the two after them."""
+    return [[first, first + 1] for first in (0, 2) if first + 1 < words]
+
+
+@pytest.fixture(autouse=True)
+def _extractor(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Extractors find :func:`tuples_of`, those with a server only the first tuple."""
+
+    class Extractor:
+        def __init__(self, name: str, language: str, urls: Sequence[str]) -> None:
+            self.tuples = 1 if urls else 2
+
+        def __enter__(self) -> Extractor:
+            return self
+
+        def __exit__(self, *_: Any) -> None: ...
+
+        def extract(self, sentences: Sequence[Sequence[str]]) -> List[Any]:
+            return [tuples_of(len(words))[: self.tuples] for words in sentences]
+
+    monkeypatch.setattr(fairseq_ctxgates.relations.extraction, "build_extractor", Extractor)
+    stream._open_extractor.cache_clear()
+    yield
+    stream._open_extractor.cache_clear()
+
+
+# What the commands of fairseq do with a task, from the options on.
+
+
+def build(arch: str, task: Any, from_checkpoint: bool) -> Any:
+    torch.manual_seed(1)
+    return task.build_model(OmegaConf.create({"_name": arch, "share_all_embeddings": True}), from_checkpoint).eval()
+
+
+def losses(task: Any, model: Any, split: str, **load: Any) -> List[Any]:
+    """The losses of the batches and what is logged; with context gates, of their regularizer too."""
+    gates = {"_name": "gate_regularized_cross_entropy", "gate_lambda": 0}
+    has_gates = model.layers_that_return("context_gates")
+    cfg = {**(gates if has_gates else {"_name": "label_smoothed_cross_entropy"}), "label_smoothing": 0.1}
+    criterion = task.build_criterion(OmegaConf.create({**cfg, "sentence_avg": False})).eval()
+    task.load_dataset(split, **load)
+    with torch.no_grad():
+        found = [criterion(model, batch) for batch in batches(task, task.dataset(split))]
+    return [(loss.item(), size, {key: float(value) for key, value in log.items()}) for loss, size, log in found]
+
+
+def batches(task: Any, dataset: Any) -> Iterable[Dict[str, Any]]:
+    return task.get_batch_iterator(dataset, max_sentences=8).next_epoch_itr(shuffle=False)
+
+
+def translate(task: Any, model: Any, found: Iterable[Dict[str, Any]]) -> List[Any]:
+    generator = task.build_generator([model], Namespace(beam=1, max_len_a=0, max_len_b=6))
+    hypotheses = [best for batch in found for best, *_ in task.inference_step(generator, [model], batch)]
+    return [(best["tokens"].tolist(), best["score"].item()) for best in hypotheses]
+
+
+def train(data: Path, arch: str, **options: Any) -> List[Any]:
+    task = setup_task(data, **{"load_gate_labels": False, **options})
+    return losses(task, build(arch, task, from_checkpoint=False), "train")
+
+
+def validate(data: Path, arch: str, **options: Any) -> List[Any]:
+    """fairseq-validate, which has the options from the checkpoint; from the command line they come as overrides."""
+    task = setup_task(data, **{"load_gate_labels": False, "model_overrides": str(options), **options})
+    return losses(task, build(arch, task, from_checkpoint=True), "valid", task_cfg=None)
+
+
+def generate(data: Path, arch: str, **options: Any) -> List[Any]:
+    task = setup_task(data, **{"load_gate_labels": False, **options})
+    model = build(arch, task, from_checkpoint=True)
+    task.load_dataset("test", task_cfg=None)
+    return translate(task, model, batches(task, task.dataset("test")))
+
+
+def interactive(data: Path, arch: str, **options: Any) -> List[Any]:
+    task = setup_task(data, **{"load_gate_labels": False, **options})
+    model = build(arch, task, from_checkpoint=True)
+    dataset = task.build_dataset_for_inference(*task.get_interactive_tokens_and_lengths(interactive_lines(), str))
+    return translate(task, model, batches(task, dataset))
+
+
+COMMANDS: Dict[str, Callable[..., List[Any]]] = {
+    "train": train,
+    "validate": validate,
+    "generate": generate,
+    "interactive": interactive,
+}
+
+
+# The options
+
+
+def cases() -> Iterator[Case]:
+    """Each option of each stream in each command, on each architecture of the Transformer."""
+    configs = dict.fromkeys(stream.Config for stream in STREAMS)
+    options = [option for config in configs for option in fields(config) if option.name != "_name"]
+    for command in COMMANDS:
+        for arch in (arch for arch, backbone in ARCHITECTURES.items() if backbone == TRANSFORMER):
+            for option in options:
+                for value in VALUES.get(option.name, other_values(option)):
+                    yield command, arch, option.name, value
+
+
+@pytest.fixture(scope="module")
+def without(data: Path) -> Callable[[str, str], List[Any]]:
+    """What a command gives without the option, computed once."""
+    found: Dict[Tuple[str, str], List[Any]] = {}
+
+    def compute(command: str, arch: str) -> List[Any]:
+        if (command, arch) not in found:
+            found[command, arch] = COMMANDS[command](data, arch)
+        return found[command, arch]
+
+    return compute
+
+
+@pytest.mark.parametrize(("command", "arch", "option", "value"), list(cases()))
+def test_it_does_something_or_is_refused(
+    data: Path, without: Callable[[str, str], List[Any]], command: str, arch: str, option: str, value: Any
+) -> None:
+    try:
+        found = COMMANDS[command](data, arch, **{option: value})
+    except UserError as error:
+        named = f"--{option.replace('_', '-')}", option, *(stream.name for stream in STREAMS)
+        assert any(name in str(error) for name in named)
+        return
+    is_exception = not SAME.keys().isdisjoint({(command, arch, option, value), ("all", arch, option, value)})
+    assert (found == without(command, arch)) == is_exception
+
+
+@pytest.mark.parametrize(("arch", "option", "beside"), BESIDE)
+def test_what_does_nothing_alone_works_with_what_it_needs(
+    data: Path, arch: str, option: str, beside: Dict[str, Any]
+) -> None:
+    (field,) = (field for stream in STREAMS for field in fields(stream.Config) if field.name == option)
+    changed = [
+        interactive(data, arch, **beside, **{option: value}) for value in VALUES.get(option, other_values(field))
+    ]
+    assert any(found != interactive(data, arch, **beside) for found in changed)
+
+
+def test_every_exception_is_a_case() -> None:
+    every = {case for found in cases() for case in (found, ("all", *found[1:]))}
+    assert SAME.keys() <= every
