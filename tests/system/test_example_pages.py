@@ -178,7 +178,7 @@ def test_relations(folder: Path) -> None:
 
     run_page("fra", folder, assumed)
 
-    check_pictures(folder, "layers", "lambda", "lengths")
+    check_pictures(folder, "relations", "layers", "lambda", "lengths")
     assert len(list((folder / "sweeps").glob("*/*/test.out"))) == 3 + 3  # two settings each, and the baselines
 
 
