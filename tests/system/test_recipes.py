@@ -17,6 +17,7 @@ import fairseq_ctxgates.models
 import fairseq_ctxgates.tasks  # noqa: F401
 from fairseq_ctxgates.analysis import get_analysis
 from fairseq_ctxgates.models.context_model import ContextModel
+from fairseq_ctxgates.modules.dropout import Dropout
 from tests.helpers.models import make_task
 from tests.helpers.pages import PAPERS, README, ROOT, page_commands
 
@@ -96,6 +97,14 @@ def check_training(args: Any) -> Any:
     assert isinstance(model, ContextModel) or args.arch in ("transformer", "transformer_iwslt_de_en")
     assert task.required_streams() == {name for name, is_loaded in loaded.items() if is_loaded}
     return model
+
+
+@pytest.mark.parametrize("command", [command for command in TRAININGS if command.example == "isg"], ids=str)
+def test_dropout_of_the_inter_sentence_gates_paper_is_before_the_output_layer_only(command: Command) -> None:
+    model = check_training(parse(command.words))
+    dropouts = {name: module.p for name, module in model.named_modules() if isinstance(module, Dropout)}
+    assert len(dropouts) == 5 and dropouts.pop("decoder.output_dropout") == 0.5
+    assert set(dropouts.values()) == {0.0}
 
 
 @pytest.mark.parametrize("command", [command for command in SCORES if command.example in PAPERS], ids=str)
