@@ -18,6 +18,7 @@ from tests.helpers.fairseq_commands import SMOOTHED, run, write_relations
 from tests.helpers.pages import ROOT, page_commands, value_of
 
 WIDTH = 16
+# Five epochs of one update, because a page averages the checkpoints of five.
 TRAINING = ("--cpu", "--num-workers", "0", "--max-update", "5", "--encoder-embed-dim", WIDTH)
 SMALL = {
     "rnnsearch": ("--encoder-hidden-size", WIDTH),
