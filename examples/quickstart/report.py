@@ -55,8 +55,8 @@ def format_report(results: Dict[str, Dict[str, Any]]) -> str:
     if gated:
         majority = [f"{gated[key]['majority_share']:.3f}" for key in ("gates", "trap_gates")]
         lines += [
-            "gates: every component on test, 1 is all source; agreement: share of gates whose mean is on its label's side",
-            "of 0.5, on test and on the collocation probe (the trap), where always the commoner label would reach "
+            "gates: every component on test, 1 is all source; agreement: share of gates whose mean is on their label's",
+            "side of 0.5, on test and on the collocation probe (the trap), where always the commoner label would reach "
             + " and ".join(majority),
         ]
     return "\n".join(lines)
