@@ -114,6 +114,8 @@ def load_rows(prefix: Path) -> MMapIndexedDataset:
         index = MMapIndexedDataset.Index(str(index_path))
     except (AssertionError, ValueError, KeyError, struct.error) as error:
         raise UserError(f"{index_path} is damaged ({error}): make it again") from error
+    if not np.issubdtype(index.dtype, np.integer) or np.any(index.sizes < 0):
+        raise UserError(f"{index_path} is damaged (its rows have no lengths): make it again")
     expected = int(index.sizes.sum(dtype=np.int64)) * np.dtype(index.dtype).itemsize
     found = data_path.stat().st_size
     if found < expected:
