@@ -7,6 +7,7 @@ This module is outside the package because importing :mod:`fairseq_ctxgates` imp
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from importlib import import_module
@@ -63,6 +64,10 @@ def main(argv: Optional[List[str]] = None) -> None:
         return
     from fairseq_ctxgates.errors import exit_on_user_error
 
+    # Words that the terminal's encoding does not have shall not end a command after its work is done.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     sys.argv[0] = f"ctxgates {command}"  # the program name in the command's help
     with exit_on_user_error():
         import_module(COMMANDS[command][0]).main(arguments[1:])

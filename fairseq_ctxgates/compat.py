@@ -2,6 +2,7 @@
 
 * torch 2.6 and later load checkpoints with ``weights_only=True`` and refuse what fairseq itself puts there (its options
   as an ``argparse.Namespace``, the NumPy numbers of its meters). Importing this module allows those types, and no more.
+  fairseq also loads so what one process of a distributed training sends to the others, which here goes another way.
 * fairseq 0.12.2's encoder layers carry every parameter twice, for a fast path that drops the attention mask when there
   is padding. :class:`EncoderLayer` has neither.
 """
@@ -14,6 +15,7 @@ from typing import Any, Dict
 import numpy as np
 import torch
 from fairseq import checkpoint_utils
+from fairseq.distributed import utils as distributed_utils
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from torch import nn
 
@@ -53,8 +55,23 @@ def _name_refused_checkpoints() -> None:
     checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
 
 
+def _broadcast_objects() -> None:
+    """Let distributed training be resumed: its first process loads the checkpoint and sends it to the others, with
+    options that ``weights_only`` refuses. In the first process it has passed that protection."""
+    if not hasattr(torch.serialization, "add_safe_globals"):
+        return
+
+    def broadcast_object(obj: Any, src_rank: int, group: Any, dist_device: torch.device) -> Any:
+        objects = [obj]
+        torch.distributed.broadcast_object_list(objects, src=src_rank, group=group, device=dist_device)
+        return objects[0]
+
+    distributed_utils._broadcast_object_slow = broadcast_object
+
+
 _allow_fairseq_types_in_checkpoints()
 _name_refused_checkpoints()
+_broadcast_objects()
 
 FAST_PATH_PARAMETERS = tuple(
     f"{name}_{kind}" for name in ("in_proj", "out_proj", "fc1", "fc2") for kind in ("weight", "bias")

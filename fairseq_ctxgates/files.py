@@ -2,60 +2,98 @@
 
 from __future__ import annotations
 
+import errno
+import glob
 import gzip
 import os
 import shutil
 import signal
-import socket
 import sys
 import uuid
 import zlib
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Iterable, Iterator, List, Sequence, TextIO, cast
+from typing import Iterable, Iterator, List, Optional, Sequence, TextIO, cast
 
 import numpy as np
 
 from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.locks import create_locked, remove_abandoned
+
+_RANDOM_PATTERN = "[0-9a-f]" * 32  # uuid4().hex in the names of temporary files
 
 
 @contextmanager
-def atomic_write(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path, durable: bool = True) -> Iterator[Path]:
     """Yield a temporary path to write to, and rename it to ``path`` at the end of the block.
 
     The temporary file is removed when the block fails. Several threads or machines may write the same file at once.
+    What is not a regular file, such as ``/dev/stdout``, is yielded itself.
     """
-    with atomic_write_group([path]) as (temporary,):
+    if path.exists() and not path.is_file():
+        yield path
+        return
+    with atomic_write_group([path], durable=durable) as (temporary,):
         yield temporary
 
 
 @contextmanager
-def atomic_write_group(paths: Sequence[Path]) -> Iterator[List[Path]]:
+def atomic_write_group(paths: Sequence[Path], marks: Sequence[Path] = (), durable: bool = True) -> Iterator[List[Path]]:
     """Yield temporary paths for files that belong together, and rename all of them at the end of the block.
 
-    The last file marks the group as complete. In a group of several files it is removed before the first file is
-    renamed, and it is renamed last: a process that is killed between two renames leaves a group without its last file,
-    which readers must refuse. When the block fails, the temporary files are removed and the old files stay; when a
-    rename fails, the whole group is removed.
+    The marks say that the group is complete: they are removed before the first file is renamed, and renamed last. A
+    process that is killed between two renames leaves a group without some mark, which readers must refuse. When the
+    block fails, the temporary files are removed and the old files stay; when a rename fails, the whole group is
+    removed. Temporary files that killed processes left are removed first. For a symbolic link the file is written that
+    it names.
+
+    Args:
+        durable: after a loss of power as well there is the old or the new file
     """
+    marks = [path.resolve() for path in marks]
+    paths = [*(path.resolve() for path in paths), *marks]
+    for path in paths:
+        remove_abandoned(path.parent.glob(f".{glob.escape(path.name)}.{_RANDOM_PATTERN}"))
     temporaries = [path.with_name(f".{path.name}.{uuid.uuid4().hex}") for path in paths]
-    try:
+    with ExitStack() as stack:
+        stack.callback(_remove_files, temporaries)
+        for temporary in temporaries:
+            stack.callback(_close, create_locked(temporary))
         yield temporaries
-        _rename_group(temporaries, paths)
-    finally:
-        _remove_files(temporaries)
+        if durable:
+            for temporary in temporaries:
+                _flush(temporary)
+        _rename_group(temporaries, paths, marks)
+        if durable:
+            for folder in {path.parent for path in paths}:
+                _flush(folder)
 
 
-def _rename_group(temporaries: Sequence[Path], paths: Sequence[Path]) -> None:
-    if len(paths) == 1:
-        os.replace(temporaries[0], paths[0])
-        return
+def _close(descriptor: Optional[int]) -> None:
+    if descriptor is not None:
+        os.close(descriptor)
+
+
+def _flush(path: Path) -> None:
+    """Have the system write a file, or the names in a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        _remove_files(paths[-1:])
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that has no such thing, for folders most of all
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _rename_group(temporaries: Sequence[Path], paths: Sequence[Path], marks: Sequence[Path]) -> None:
+    try:
+        _remove_files(marks)
         for temporary, path in zip(temporaries, paths):
             os.replace(temporary, path)
     except BaseException:  # also the exit that a signal causes
-        _remove_files(reversed(paths))
+        if len(paths) > 1:
+            _remove_files([*marks, *paths])
         raise
 
 
@@ -69,46 +107,43 @@ def _remove_files(paths: Iterable[Path]) -> None:
 def scratch_folder(folder: Path, name: str) -> Iterator[Path]:
     """Yield a new folder for intermediate results, and remove it at the end of the block.
 
-    Scratch folders that a killed process of this machine left in ``folder`` are removed as well.
+    Scratch folders that killed processes left in ``folder`` are removed as well, those of living ones are not: a file
+    beside each is locked by its process.
     """
-    prefix = f".{name}.{socket.gethostname()}"
-    for old in folder.glob(f"{prefix}.*"):
-        if not is_running(int(old.suffix[1:])):
-            shutil.rmtree(old, ignore_errors=True)
-    scratch = folder / f"{prefix}.{os.getpid()}"
-    scratch.mkdir()
+    remove_abandoned(folder.glob(f".{glob.escape(name)}.{_RANDOM_PATTERN}.lock"), _remove_scratch)
+    lock = folder / f".{name}.{uuid.uuid4().hex}.lock"
+    descriptor = create_locked(lock)
     try:
+        scratch = lock.with_suffix("")
+        scratch.mkdir()
         yield scratch
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        _remove_scratch(lock)
+        _close(descriptor)
 
 
-def is_running(process_id: int) -> bool:
-    """Whether a process with this id runs on this machine."""
-    try:
-        os.kill(process_id, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
+def _remove_scratch(lock: Path) -> None:
+    shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
+    _remove_files([lock])
 
 
 def write_array(path: Path, array: np.ndarray) -> None:
-    """Write the raw bytes of an array atomically."""
-    with atomic_write(path) as temporary:
+    """Write the raw bytes of an array atomically, to a scratch folder: nothing of it shall survive a loss of power."""
+    with atomic_write(path, durable=False) as temporary:
         array.tofile(temporary)
 
 
 def open_text(path: Path) -> TextIO:
-    """Open a UTF-8 text file for reading; a file whose name ends in ``.gz`` is decompressed."""
+    """Open a UTF-8 text file for reading, a byte order mark left out; a file whose name ends in ``.gz`` is
+    decompressed."""
     if path.suffix == ".gz":
-        return cast(TextIO, gzip.open(path, "rt", encoding="utf-8"))
-    return open(path, encoding="utf-8")
+        return cast(TextIO, gzip.open(path, "rt", encoding="utf-8-sig"))
+    return open(path, encoding="utf-8-sig")
 
 
 def read_lines(path: Path) -> List[str]:
-    """The lines of a UTF-8 text file, without the white space around them; ``.gz`` files are decompressed.
+    """The lines of a UTF-8 text file, without a byte order mark and the white space around them; ``.gz`` files are
+    decompressed.
 
     Raises:
         UserError: the file cannot be read, is damaged, or is not UTF-8
@@ -125,7 +160,7 @@ def read_lines(path: Path) -> List[str]:
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise UserError(f"{path} is not a complete gzip file ({error}): make it again") from error
     try:
-        lines = content.decode("utf-8").split("\n")
+        lines = content.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise UserError(f"{path}, line {line}: not text in UTF-8 ({error.reason}); convert the file") from error
@@ -136,18 +171,24 @@ def read_lines(path: Path) -> List[str]:
 
 @contextmanager
 def clean_up_on_failure() -> Iterator[None]:
-    """Make SIGTERM and file system errors end a command cleanly.
+    """Make SIGTERM, SIGHUP and file system errors end a command cleanly.
 
-    Inside the block SIGTERM raises SystemExit, so that context managers remove incomplete files.
+    Inside the block the signals raise SystemExit, so that context managers remove incomplete files.
 
     Raises:
         UserError: in place of an OSError of the block
     """
-    previous_handler = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    signals = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
+    previous_handlers = {number: signal.signal(number, _exit_by_signal) for number in signals}
     try:
         yield
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         raise UserError(f"{place}{error.strerror or error}; incomplete output files were removed") from error
     finally:
-        signal.signal(signal.SIGTERM, previous_handler)
+        for number, handler in previous_handlers.items():
+            signal.signal(number, handler)
+
+
+def _exit_by_signal(number: int, frame: object) -> None:
+    sys.exit(128 + number)

@@ -127,7 +127,7 @@ class LayerInput(NamedTuple):
     """
 
     sentence: EncodedSentence
-    attention: nn.Module
+    attention: MultiheadAttention
     added: Mapping[str, Tensor]
     first_step: int
     incremental_state: Optional[IncrementalState]
@@ -281,19 +281,11 @@ class CoderOptions(Protocol):
     layers: int
 
 
-class QuantNoiseOptions(Protocol):
-    """Quantization noise."""
-
-    pq: float
-    pq_block_size: int
-
-
 class TransformerOptions(Protocol):
     """fairseq's ``TransformerConfig``, as far as parts read it."""
 
     encoder: CoderOptions
     decoder: CoderOptions
-    quant_noise: QuantNoiseOptions
     activation_fn: str
     activation_dropout: float
     relu_dropout: float

@@ -13,12 +13,13 @@ import pytest
 # What imports fairseq, which takes seconds, is imported where it is used: this file is also read by the process of
 # pytest-xdist that hands out the tests.
 if TYPE_CHECKING:
+    from fairseq_ctxgates.relations.extraction.corenlp_server import ManagedServer
     from tests.helpers.trained import Trained
 
 # --- the fast tier ----------------------------------------------------------------------------------------------------
 
 collect_ignore: List[str] = []  # read by pytest
-COSTLY_FIXTURES = {"corenlp_url", "cluster", "trained_on_documents"}  # start processes, or train several models
+COSTLY_FIXTURES = {"corenlp_server", "cluster", "trained_on_documents"}  # start processes, or train several models
 PROCESS_EVENTS = {
     *("subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system"),
     "socket.bind",
@@ -43,7 +44,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: List[pytest.Item
     """Keep the tests that need CoreNLP in one process of pytest-xdist, since each process would start a server. With
     --fast leave out what is not fast."""
     for item in items:
-        if "corenlp_url" in getattr(item, "fixturenames", ()):
+        if "corenlp_server" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("corenlp"))
     if config.getoption("--fast"):
         left_out = [item for item in items if not is_fast(item)]
@@ -116,9 +117,9 @@ def trained_on_documents(documents: Path, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture(scope="session")
-def corenlp_url() -> Iterator[str]:
-    """The address of a real CoreNLP server. Where Java or CoreNLP is not there the test is skipped, or fails if the
-    environment variable CTXGATES_REQUIRE_CORENLP is set."""
+def corenlp_server() -> Iterator[ManagedServer]:
+    """A real CoreNLP server that this package started. Where Java or CoreNLP is not there the test is skipped, or fails
+    if the environment variable CTXGATES_REQUIRE_CORENLP is set."""
     from fairseq_ctxgates.errors import UserError
     from fairseq_ctxgates.relations.extraction.corenlp import request_properties
     from fairseq_ctxgates.relations.extraction.corenlp_server import ManagedServer, check_installation
@@ -132,6 +133,13 @@ def corenlp_url() -> Iterator[str]:
     server = ManagedServer(request_properties("corenlp-openie", "en"), timeout=60, memory="3G")
     try:
         server.start()
-        yield server.url
+        yield server
     finally:
         server.close()
+
+
+@pytest.fixture(scope="session")
+def corenlp_url(corenlp_server: ManagedServer) -> str:
+    """Its address, with user name and password, for ``--corenlp-url``."""
+    assert corenlp_server.credentials is not None
+    return corenlp_server.url.replace("//", "//{}:{}@".format(*corenlp_server.credentials))

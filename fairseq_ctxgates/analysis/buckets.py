@@ -42,14 +42,14 @@ class Buckets:
 
     @classmethod
     def parse(cls, text: str) -> Buckets:
-        """The buckets of an option's value, such as ``10,20,30``."""
-        try:
-            bounds = tuple(map(int, text.split(",")))
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a list of whole numbers such as 10,20,30") from None
-        if bounds[0] < 0 or any(low >= high for low, high in zip(bounds, bounds[1:])):
-            raise argparse.ArgumentTypeError(f"{text!r} must rise from number to number, from 0 or more")
-        return cls(bounds)
+        """The buckets of ``--buckets``, such as ``10,20,30``: the last number of each."""
+        return cls(_rising_numbers(text, least=0))
+
+    @classmethod
+    def parse_starts(cls, text: str) -> Buckets:
+        """The buckets of ``--bucket-starts``, such as ``10,20,30``: the first number of each after the first bucket,
+        which starts at 0."""
+        return cls(tuple(start - 1 for start in _rising_numbers(text, least=1)))
 
     @property
     def names(self) -> List[str]:
@@ -63,6 +63,16 @@ class Buckets:
     def of(self, number: int) -> int:
         """The index in ``names`` of the bucket that a number is in."""
         return bisect.bisect_left(self.bounds, number)
+
+
+def _rising_numbers(text: str, least: int) -> Tuple[int, ...]:
+    try:
+        numbers = tuple(map(int, text.split(",")))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of whole numbers such as 10,20,30") from None
+    if numbers[0] < least or any(low >= high for low, high in zip(numbers, numbers[1:])):
+        raise argparse.ArgumentTypeError(f"{text!r} must rise from number to number, from {least} or more")
+    return numbers
 
 
 @dataclass(frozen=True)
@@ -171,6 +181,28 @@ def bucket_figure(scores: BucketScores, unit: str, title: str) -> Figure:
     return figure
 
 
+def add_bucket_options(parser: argparse.ArgumentParser, default: str) -> None:
+    """``--buckets`` and, in its place, ``--bucket-starts``; either gives ``buckets``."""
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument(
+        "--buckets",
+        type=Buckets.parse,
+        default=default,
+        metavar="LIST",
+        help="the last number of each bucket but the last one: 10,20 is 0 to 10, 11 to 20, more than 20 (default: "
+        "%(default)s)",
+    )
+    either.add_argument(
+        "--bucket-starts",
+        dest="buckets",
+        type=Buckets.parse_starts,
+        default=argparse.SUPPRESS,
+        metavar="LIST",
+        help="in place of --buckets, the first number of each bucket but the first one: 10,20 is 0 to 9, 10 to 19, 20 "
+        "and more",
+    )
+
+
 def read_source(args: argparse.Namespace) -> Tuple[List[str], Dictionary]:
     """The source sentences in the data's tokens, with ``<unk>`` for unknown tokens, and the dictionary.
 
@@ -180,10 +212,9 @@ def read_source(args: argparse.Namespace) -> Tuple[List[str], Dictionary]:
     data_dir = first_data_dir(args.data)
     languages = language_pair(args, data_dir)
     if args.source:
-        dictionary_path = Split(data_dir, args.gen_subset, *languages).dictionary_path(languages[0])
-        return read_sentences(args.source), Dictionary.load(str(dictionary_path))
+        return read_sentences(args.source), Split(data_dir, args.gen_subset, *languages).load_dictionary(languages[0])
     split = find_split(data_dir, args.gen_subset, *languages)
-    dictionary = Dictionary.load(str(split.dictionary_path(languages[0])))
+    dictionary = split.load_dictionary(languages[0])
     return [dictionary.string(row) for row in split.load_language(languages[0])], dictionary
 
 
@@ -212,13 +243,7 @@ class BucketAnalysis(Analysis):
         add_file_option(
             parser, "--source", "the source text, in the tokens of the data directory, if it is none of its splits"
         )
-        parser.add_argument(
-            "--buckets",
-            type=Buckets.parse,
-            default=self.default_bounds,
-            metavar="LIST",
-            help="the last number of each bucket but the last (default: %(default)s)",
-        )
+        add_bucket_options(parser, self.default_bounds)
         add_text_options(parser)
         add_report_options(parser, csv="the table", figure="the buckets")
 

@@ -3,7 +3,9 @@
 ``ctxgates analyze gates data-bin/X --path checkpoint.pt --figure gates.png --histogram all.png --json gates.json``
 
 The gates are those of forced decoding: the decoder's input is the reference. A gate z is the weight of the source. Each
-component of the vector counts separately, at every target position except padding, end of sentence included.
+component of the vector counts separately, at every target position except padding, end of sentence included. The paper
+summarizes the mean and variance of "every dimension of the context gate vectors": here of all of them pooled, and the
+variance of each dimension over the tokens; the JSON has the mean and the variance of every dimension.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import argparse
 import textwrap
 from collections import defaultdict
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Dict, List, Optional
 
@@ -47,15 +49,44 @@ class GateSummary:
     """Statistics of the gates of one layer, or of all layers.
 
     mean, variance: over all components
+    dimension_variance: the variance of a dimension over the tokens, its mean over the dimensions
     agreement: the share of components that agree with their label: above 1/2 for source, below 1/2 for target; None
         without labels
+    mean_agreement: the share of gates whose mean over the components does; None without labels
     hinge: the regularizer (equation 5), its mean over components and labelled positions; None without labels
     """
 
     mean: float
     variance: float
-    agreement: Optional[float]
-    hinge: Optional[float]
+    dimension_variance: float
+    agreement: Optional[float] = None
+    mean_agreement: Optional[float] = None
+    hinge: Optional[float] = None
+
+
+class _DimensionSums:
+    """Sums over the tokens for each dimension of a layer's gates."""
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.sums: np.ndarray = np.zeros(())
+        self.square_sums: np.ndarray = np.zeros(())
+
+    def add(self, z: Tensor) -> None:
+        """Count the gates of some tokens, (tokens, embed dim)."""
+        self.tokens += len(z)
+        self.sums = self.sums + z.double().sum(dim=0).cpu().numpy()
+        self.square_sums = self.square_sums + z.double().square().sum(dim=0).cpu().numpy()
+
+    def mean(self) -> np.ndarray:
+        """(embed dim,)"""
+        mean: np.ndarray = self.sums / self.tokens
+        return mean
+
+    def variance(self) -> np.ndarray:
+        """(embed dim,)"""
+        variance: np.ndarray = np.maximum(self.square_sums / self.tokens - self.mean() ** 2, 0.0)
+        return variance
 
 
 class GateStatistics:
@@ -67,6 +98,7 @@ class GateStatistics:
         self.labels = {SOURCE: 0, TARGET: 0}
         # Sums over a whole corpus need the double precision of Python's floats.
         self._sums: Dict[int, Dict[str, float]] = {}
+        self._dimensions: Dict[int, _DimensionSums] = defaultdict(_DimensionSums)
         self._histograms: Dict[int, np.ndarray] = {}
 
     def add(self, gates: Dict[int, Tensor], is_token: Tensor, labels: Optional[Tensor] = None) -> None:
@@ -90,6 +122,7 @@ class GateStatistics:
             for key, value in sums.items():
                 layer_sums[key] += float(value)
             z = gate.transpose(0, 1)[is_token].float()
+            self._dimensions[layer].add(z)
             counts = torch.histc(z, bins=BINS, min=0, max=1).cpu().numpy().astype(np.int64)
             self._histograms[layer] = self._histograms.get(layer, 0) + counts
 
@@ -111,14 +144,27 @@ class GateStatistics:
 
     def summary(self, layer: Optional[int] = None) -> GateSummary:
         """The summary of one layer, or of all layers together with equal weights."""
-        chosen = [self._sums[number] for number in (self.layers if layer is None else [layer])]
+        numbers = self.layers if layer is None else [layer]
+        chosen = [self._sums[number] for number in numbers]
         sums = {key: sum(layer_sums[key] for layer_sums in chosen) for key in chosen[0]}
         mean = sums["gate_sum"] / sums["gate_count"]
         variance = max(sums["gate_square_sum"] / sums["gate_count"] - mean**2, 0.0)
+        dimension_variance = float(np.mean([self._dimensions[number].variance() for number in numbers]))
         if not self.labelled_tokens:
-            return GateSummary(mean, variance, None, None)
-        agreement = sums["gate_agreeing"] / sums["gate_labelled"]
-        return GateSummary(mean, variance, agreement, sums["hinge"] / (self.labelled_tokens * len(chosen)))
+            return GateSummary(mean, variance, dimension_variance)
+        return GateSummary(
+            mean,
+            variance,
+            dimension_variance,
+            agreement=sums["gate_agreeing"] / sums["gate_labelled"],
+            mean_agreement=sums["gate_mean_agreeing"] / sums["gate_mean_labelled"],
+            hinge=sums["hinge"] / (self.labelled_tokens * len(chosen)),
+        )
+
+    def dimensions(self, layer: int) -> Dict[str, List[float]]:
+        """The mean and the variance over the tokens of each dimension of a layer's gates."""
+        sums = self._dimensions[layer]
+        return {"mean": sums.mean().tolist(), "variance": sums.variance().tolist()}
 
     def histogram(self, layer: int) -> np.ndarray:
         """The number of components of a layer's gates in each of ``BINS`` equal parts of 0 to 1, (bins,)."""
@@ -133,6 +179,7 @@ class GateStatistics:
             "majority_share": self.majority_share,
             "layers": {str(layer): asdict(self.summary(layer)) for layer in self.layers},
             "all": asdict(self.summary()),
+            "dimensions": {str(layer): self.dimensions(layer) for layer in self.layers},
             "histogram": {str(layer): self.histogram(layer).tolist() for layer in self.layers},
         }
 
@@ -261,9 +308,17 @@ def summary_table(statistics: GateStatistics) -> Table:
     rows: List[List[Cell]] = []
     for layer in [*statistics.layers, None]:
         summary = statistics.summary(layer)
-        name = "all" if layer is None else str(layer)
-        rows.append([name, summary.mean, summary.variance, summary.agreement, summary.hinge])
-    return Table({"layer": "", "mean": ".3f", "variance": ".4f", "agreement": ".3f", "hinge": ".4f"}, rows)
+        rows.append(["all" if layer is None else str(layer), *astuple(summary)])
+    columns = {
+        "layer": "",
+        "mean": ".3f",
+        "variance": ".4f",
+        "variance by dimension": ".4f",
+        "agreement": ".3f",
+        "agreement of means": ".3f",
+        "hinge": ".4f",
+    }
+    return Table(columns, rows)
 
 
 def describe(statistics: GateStatistics) -> str:

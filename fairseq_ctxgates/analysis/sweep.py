@@ -38,6 +38,8 @@ from fairseq_ctxgates.analysis.systems import (
 from fairseq_ctxgates.commands.options import language_pair
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import clean_up_on_failure
+from fairseq_ctxgates.locks import exclusive
+from fairseq_ctxgates.processes import ends_with_parent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -86,7 +88,6 @@ def train(run: Run, data: Sequence[str], options: Sequence[str], checkpoint: str
         )
     if before.get("command") == command and before["done"]:
         return
-    run.folder.mkdir(parents=True, exist_ok=True)
     write_provenance(provenance_file, {"command": command, "done": False})
     print(f"training {run.name}: {run.folder / 'train.log'}", flush=True)
     fairseq(command, run.folder / "train.log", "ab")
@@ -162,6 +163,7 @@ def fairseq(command: Sequence[str], log: Path, mode: str) -> None:
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=subprocess.STDOUT,
+            preexec_fn=ends_with_parent(),
         )
     if done.returncode:
         tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL:]
@@ -279,8 +281,13 @@ def score_runs(args: argparse.Namespace, option: str, data_dir: Path) -> Scores:
     systems = []
     for run in runs(option, args.values, args.save_dir, args.baseline):
         if args.train is not None:
-            train(run, data, split_options(args.train), args.checkpoint)
-        lines = translate(run, data, args.gen_subset, split_options(args.gen), args.checkpoint)
+            run.folder.mkdir(parents=True, exist_ok=True)
+        elif not run.folder.is_dir():
+            raise UserError(f"{run.folder} not found: give --train to have it trained, or check --save-dir")
+        with exclusive(run.folder / ".lock", f"ctxgates analyze sweep is writing to {run.folder}"):
+            if args.train is not None:
+                train(run, data, split_options(args.train), args.checkpoint)
+            lines = translate(run, data, args.gen_subset, split_options(args.gen), args.checkpoint)
         check_length(run.folder / f"{args.gen_subset}.out", len(lines), args.ref[0], len(references[0]))
         systems.append((run.name, join_subwords(lines, args.remove_bpe)))
     return paired_bootstrap(systems, references, {"BLEU": metric}, args.resamples)

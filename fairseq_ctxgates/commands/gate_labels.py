@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import argparse
 import re
-from dataclasses import asdict
 from pathlib import Path
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
-from fairseq.data import Dictionary
 
 from fairseq_ctxgates.commands.options import find_data, make_data_parser, positive
 from fairseq_ctxgates.commands.workers import add_worker_options, open_workers
@@ -30,13 +28,14 @@ from fairseq_ctxgates.context_gates.pmi import (
     STRATEGIES,
     PMIOptions,
     PMITable,
+    TableMetadata,
     check_split,
     count_tables,
     label_split,
     map_split,
 )
 from fairseq_ctxgates.data.data_directory import Split, fingerprint
-from fairseq_ctxgates.data.side_stream_writer import write_side_stream
+from fairseq_ctxgates.data.side_stream_writer import lock_streams, write_side_streams
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import clean_up_on_failure
 
@@ -118,7 +117,7 @@ def label(args: argparse.Namespace) -> None:
     for split in splits:
         check_split(split)
     options = PMIOptions(args.counts, args.strategy, args.measure, args.min_count)
-    with open_workers(args, data_dirs) as workers:
+    with lock_streams(GateLabels.name, splits, "ctxgates gate-labels"), open_workers(args, data_dirs) as workers:
         resources = {
             "memory": args.memory,
             "workers": workers.num_workers,
@@ -126,9 +125,8 @@ def label(args: argparse.Namespace) -> None:
             "show_progress": True,
         }
         tables = count_tables(training, data_dirs[0], options, **resources)
-        label_counts = {
-            split: write_labels(split, label_split(split, data_dirs[0], **resources), options) for split in splits
-        }
+        labels = ((split, label_split(split, data_dirs[0], **resources)) for split in splits)
+        label_counts = write_labels(splits, labels, tables[0].metadata)
     report(tables, splits[0], label_counts)
 
 
@@ -150,24 +148,35 @@ def check_dictionaries(splits: List[Split]) -> None:
                 raise UserError(f"{own} differs from {first}: binarize all data with the same dictionaries (--srcdict)")
 
 
-def write_labels(split: Split, labels: np.ndarray, options: PMIOptions) -> np.ndarray:
-    """Write the labels of a split to its data directory.
+def write_labels(
+    splits: Sequence[Split], labelled: Iterable[Tuple[Split, np.ndarray]], made_from: TableMetadata
+) -> Dict[Split, np.ndarray]:
+    """Write the labels of all splits to their data directories, or those of none.
+
+    Args:
+        labelled: each of the splits and the labels of its target tokens
+        made_from: how and on what the tables were counted
 
     Returns:
-        the number of words with the labels TARGET, SOURCE and IGNORE, without end of sentence; (3,)
+        for each split the number of words with the labels TARGET, SOURCE and IGNORE, without end of sentence; (3,)
     """
-    metadata = {"options": asdict(options), "fingerprint": fingerprint(split, GateLabels.languages)}
-    _, target = map_split(split)
-    rows = (labels[begin:end] for begin, end in zip(target.start[:-1], target.start[1:]))
-    write_side_stream(split.stream_prefix(GateLabels.name), np.uint8, metadata, rows)
-    return np.bincount(labels[target.ids != EOS], minlength=3)
+    streams = {
+        split.stream_prefix(GateLabels.name): {**made_from, "fingerprint": fingerprint(split, GateLabels.languages)}
+        for split in splits
+    }
+    counts = {}
+    with write_side_streams(streams, np.uint8) as writers:
+        for split, labels in labelled:
+            _, target = map_split(split)
+            for begin, end in zip(target.start[:-1], target.start[1:]):
+                writers[split.stream_prefix(GateLabels.name)].add(labels[begin:end])
+            counts[split] = np.bincount(labels[target.ids != EOS], minlength=3)
+    return counts
 
 
 def report(tables: Tuple[PMITable, PMITable], training: Split, label_counts: Dict[Split, np.ndarray]) -> None:
     """Print the size of the tables, their pairs with the highest PMI, and the share of each label in each split."""
-    source, target = (
-        Dictionary.load(str(training.dictionary_path(lang))) for lang in (training.source_lang, training.target_lang)
-    )
+    source, target = (training.load_dictionary(lang) for lang in (training.source_lang, training.target_lang))
     for name, table, contexts in zip(("bilingual", "monolingual"), tables, (source, target)):
         print(f"\n{name} table: {len(table):,} distinct pairs, {table.total:,} counted")
         print(f"highest {table.options.measure.upper()} of the pairs in {REPORTED_MIN_COUNT} sentences or more:")

@@ -18,7 +18,7 @@ import numpy as np
 
 from fairseq_ctxgates.commands.options import find_data, make_data_parser, match_files_to_splits, split_and_files
 from fairseq_ctxgates.data.data_directory import Split, fingerprint
-from fairseq_ctxgates.data.side_stream_writer import write_side_stream
+from fairseq_ctxgates.data.side_stream_writer import lock_streams, write_side_streams
 from fairseq_ctxgates.files import clean_up_on_failure
 from fairseq_ctxgates.inter_sentence.documents import (
     find_preceding_sentences,
@@ -66,9 +66,8 @@ def main(argv: Optional[List[str]] = None) -> None:
         # All input is read and checked before the first file is written.
         documents = find_documents(args, data_dirs, splits)
         preceding = {split: find_preceding_sentences(ids, find_empty_rows(split)) for split, ids in documents.items()}
-        fingerprints = {split: fingerprint(split, PrecedingSentences.languages) for split in preceding}
-        for split in preceding:
-            write_stream(split, preceding[split], fingerprints[split])
+        with lock_streams(PrecedingSentences.name, splits, "ctxgates preceding-sentences"):
+            write_preceding(preceding)
         report(preceding)
         for split in splits:
             if split not in preceding:
@@ -97,15 +96,20 @@ def find_empty_rows(split: Split) -> np.ndarray:
     return np.asarray(sources.sizes <= 1)
 
 
-def write_stream(split: Split, preceding: np.ndarray, digests: Dict[str, str]) -> None:
-    """Write the stream of a split.
+def write_preceding(preceding: Dict[Split, np.ndarray]) -> None:
+    """Write the streams of all splits, or none.
 
     Args:
         preceding: the row of each sentence's preceding sentence or ``NONE``, (sentences,)
-        digests: the fingerprint of the split
     """
-    rows = ([row] if row != NONE else [] for row in preceding)
-    write_side_stream(split.stream_prefix(PrecedingSentences.name), np.int64, {"fingerprint": digests}, rows)
+    streams = {
+        split.stream_prefix(PrecedingSentences.name): {"fingerprint": fingerprint(split, PrecedingSentences.languages)}
+        for split in preceding
+    }
+    with write_side_streams(streams, np.int64) as writers:
+        for writer, rows in zip(writers.values(), preceding.values()):
+            for row in rows:
+                writer.add([row] if row != NONE else [])
 
 
 def report(preceding: Dict[Split, np.ndarray]) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import logging
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,9 +26,10 @@ from tqdm import tqdm
 from fairseq_ctxgates.commands.options import find_data, make_data_parser, match_files_to_splits, split_and_files
 from fairseq_ctxgates.commands.workers import add_worker_options, open_workers
 from fairseq_ctxgates.data.data_directory import Split, fingerprint
-from fairseq_ctxgates.data.side_stream_writer import SideStreamWriter
+from fairseq_ctxgates.data.side_stream_writer import Metadata, lock_streams, write_side_streams
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import clean_up_on_failure
+from fairseq_ctxgates.processes import process_pool
 from fairseq_ctxgates.relations.extraction import EXTRACTORS, REMOVE_BPE, RelationTuple
 from fairseq_ctxgates.relations.extraction.corpus import SourceText, find_distinct_sentences
 from fairseq_ctxgates.relations.extraction.json_lines import open_dump, read_tuples, tuples_line
@@ -188,15 +189,13 @@ def add_relations(args: argparse.Namespace) -> None:
     texts = {split: SourceText(split, args.remove_bpe) for split in named}
     digests = {split: fingerprint(split, Relations.languages) for split in named}
     dumps = dump_paths(args.dump, data_dirs)
-    if files:
-        options = {"extractor": "jsonl", "remove_bpe": args.remove_bpe}
-        report(
-            write_streams(
-                texts, {split: read_tuples(files[split], texts[split]) for split in named}, options, digests, dumps
-            )
-        )
-    else:
-        extract(args, texts, digests, dumps)
+    with lock_streams(Relations.name, splits, "ctxgates relations"):
+        if files:
+            rows = {split: read_tuples(files[split], texts[split]) for split in named}
+            options = {"extractor": "jsonl", "remove_bpe": args.remove_bpe}
+            report(write_streams(texts, rows, options, digests, dumps))
+        else:
+            extract(args, texts, digests, dumps)
     for split in splits:
         if split not in named:
             print(f"{split.data_dir}/{split.name}: not named, no stream written")
@@ -230,7 +229,7 @@ def extract(
     digest = extraction_fingerprint(splits, list(digests.values()), options)
     folder = shard_folder(splits, digest)
     report_other_shards(folder)
-    pool = ProcessPoolExecutor if args.extractor == "stanza" else ThreadPoolExecutor
+    pool = process_pool if args.extractor == "stanza" else ThreadPoolExecutor
     # Close the extractors before the pool, so that the threads of an interrupted run do not finish their shards.
     with open_workers(args, list({split.data_dir for split in splits}), pool, close_extractors) as workers:
         extracted = extract_distinct_sentences(splits, places, digest, options, server_options, workers.executor)
@@ -270,10 +269,12 @@ def write_streams(
         dump_files: Dict[Path, TextIO] = {
             folder: stack.enter_context(open_dump(path)) for folder, path in dumps.items()
         }
+        streams: Dict[Path, Metadata] = {
+            split.stream_prefix(Relations.name): {"options": options, "fingerprint": digests[split]} for split in texts
+        }
+        writers = stack.enter_context(write_side_streams(streams, np.int32))
         for split, text in texts.items():
-            metadata = {"options": options, "fingerprint": digests[split]}
-            prefix = split.stream_prefix(Relations.name)
-            writer = stack.enter_context(SideStreamWriter(prefix, np.int32, metadata))
+            writer = writers[split.stream_prefix(Relations.name)]
             # zip asks the rows first, so that read_tuples notices a line too many.
             progress = tqdm(zip(rows[split], text), total=len(text), desc=f"writing {split.name}", unit=" sentences")
             for tuples, words in progress:

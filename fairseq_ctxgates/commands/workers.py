@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import uuid
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import Executor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
@@ -30,6 +30,7 @@ from tqdm import tqdm
 from fairseq_ctxgates.commands.options import positive
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import scratch_folder
+from fairseq_ctxgates.processes import process_pool
 
 CONNECTION_SECONDS = 10  # time limit for the connection to the scheduler
 WORKER_SECONDS = 30  # time limit until the scheduler has a worker
@@ -87,7 +88,7 @@ def add_worker_options(parser: argparse.ArgumentParser, workers_help: str = "num
 def open_workers(
     args: argparse.Namespace,
     folders: Sequence[Path],
-    pool: Callable[[int], Executor] = ProcessPoolExecutor,
+    pool: Callable[[int], Executor] = process_pool,
     on_exit: Optional[Callable[[], None]] = None,
 ) -> Iterator[Workers]:
     """The workers that the options of :func:`add_worker_options` name.
@@ -190,7 +191,14 @@ async def check_reachable(address: str) -> None:
     """Connect to a scheduler and disconnect; a ``distributed.Client`` that cannot connect leaves threads behind."""
     distributed = import_distributed()
     security = distributed.Security().get_connection_args("client")
-    (await distributed.comm.connect(address, timeout=CONNECTION_SECONDS, **security)).abort()
+    connecting = distributed.comm.connect(address, timeout=CONNECTION_SECONDS, **security)
+    try:
+        # Dask's own time limit does not end the wait for the greeting of a scheduler where something else listens.
+        (await asyncio.wait_for(connecting, CONNECTION_SECONDS)).abort()
+    except asyncio.TimeoutError as error:
+        raise OSError(f"nothing that speaks Dask's language answers in {CONNECTION_SECONDS} seconds") from error
+    except (MemoryError, OverflowError) as error:  # from reading other bytes as the length of a message
+        raise OSError("what answers there does not speak Dask's language") from error
 
 
 def watch_workers(client: DaskClient, address: str) -> None:

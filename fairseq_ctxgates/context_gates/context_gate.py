@@ -7,7 +7,6 @@ from typing import Tuple
 import torch
 from fairseq import utils
 from fairseq.modules import FairseqDropout
-from fairseq.modules.quant_noise import quant_noise
 from torch import Tensor, nn
 
 from fairseq_ctxgates.modules.interpolation import interpolate
@@ -33,9 +32,8 @@ class ContextGate(Connection):
     def __init__(self, options: TransformerOptions) -> None:
         super().__init__()
         embed_dim, ffn_embed_dim = options.decoder.embed_dim, options.decoder.ffn_embed_dim
-        noise = options.quant_noise.pq, options.quant_noise.pq_block_size
-        self.fc1 = quant_noise(nn.Linear(2 * embed_dim, ffn_embed_dim), *noise)
-        self.fc2 = quant_noise(nn.Linear(ffn_embed_dim, embed_dim), *noise)
+        self.fc1 = nn.Linear(2 * embed_dim, ffn_embed_dim)
+        self.fc2 = nn.Linear(ffn_embed_dim, embed_dim)
         self.activation_fn = utils.get_activation_fn(options.activation_fn)
         self.activation_dropout_module = FairseqDropout(
             float(options.activation_dropout or options.relu_dropout or 0), module_name=self.__class__.__name__

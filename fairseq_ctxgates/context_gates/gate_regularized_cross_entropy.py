@@ -14,12 +14,14 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.logging import metrics
 from torch import Tensor
 
+from fairseq_ctxgates.configuration import as_flag
 from fairseq_ctxgates.context_gates.gate_labels import gate_signs
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.layer_list import parse_layers
 from fairseq_ctxgates.modules.label_smoothed_cross_entropy import smoothed_cross_entropy
 
-ReductionChoice = ChoiceEnum(["mean", "sum"])
+ReductionChoice = ChoiceEnum(["mean", "sum", "hinge-of-mean"])
+LayerReductionChoice = ChoiceEnum(["sum", "mean"])
 
 
 @dataclass
@@ -32,7 +34,13 @@ class GateRegularizedCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionConfig
     )
     gate_reduction: ReductionChoice = field(  # type: ignore[valid-type]
         default="mean",
-        metadata={"help": "how the regularizer is reduced over the components of a gate; it is summed over positions"},
+        metadata={
+            "help": "the regularizer of a gate, which is a vector: the mean or the sum of its components' hinges, or "
+            "the hinge of its components' mean; it is summed over positions"
+        },
+    )
+    gate_layer_reduction: LayerReductionChoice = field(  # type: ignore[valid-type]
+        default="sum", metadata={"help": "how the regularizer is reduced over the regularized layers"}
     )
     regularized_layers: str = field(
         default="all", metadata={"help": "the decoder layers whose gates are regularized: all, 6 or 1,3-5"}
@@ -44,17 +52,21 @@ def gate_hinge(gate: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
 
         z* max(0.5 - z, 0) + (1 - z*) max(z - 0.5, 0),
 
-    reduced over the components of z (Li et al. 2020, equation 5, which adds a vector to a scalar).
+    where z is each component of the gate, and the hinges of all are reduced to one; or the mean of the components (Li
+    et al. 2020, equation 5, which subtracts a vector from a number and adds the result to a number).
 
     Args:
         gate: z, the weight of the source, (target length, batch, embed dim)
         labels: z*, (batch, target length): SOURCE, TARGET, or IGNORE, where the result is 0
-        reduction: ``mean`` or ``sum`` over the embed dim
+        reduction: ``mean`` or ``sum`` of the components' hinges, or ``hinge-of-mean``, that of their mean
 
     Returns:
         (batch, target length)
     """
-    hinge = torch.relu(gate_signs(labels).t().unsqueeze(-1) * (gate.float() - 0.5))
+    z = gate.float()
+    if reduction == "hinge-of-mean":
+        z = z.mean(dim=-1, keepdim=True)
+    hinge = torch.relu(gate_signs(labels).t().unsqueeze(-1) * (z - 0.5))
     return (hinge.mean(dim=-1) if reduction == "mean" else hinge.sum(dim=-1)).t()
 
 
@@ -68,7 +80,8 @@ def gate_sums(gates: List[Tensor], is_token: Tensor, labels: Optional[Tensor] = 
 
     Returns:
         sums of z and of its square, and their count; with labels also the number of components on their label's side (z
-        above one half for SOURCE, below for TARGET), and the number of those that have a label
+        above one half for SOURCE, below for TARGET), and the number of those that have a label; the same of the gates'
+        means over their components
     """
     if not gates:  # LayerDrop dropped every layer
         gates = [torch.empty(*is_token.t().shape, 0, device=is_token.device)]
@@ -78,6 +91,8 @@ def gate_sums(gates: List[Tensor], is_token: Tensor, labels: Optional[Tensor] = 
         signs = gate_signs(labels)[is_token].unsqueeze(-1)
         sums["gate_agreeing"] = (signs * (z - 0.5) < 0).sum()
         sums["gate_labelled"] = signs.abs().sum() * (len(gates) * z.size(-1))
+        sums["gate_mean_agreeing"] = (signs * (z.mean(dim=-1, keepdim=True) - 0.5) < 0).sum()
+        sums["gate_mean_labelled"] = signs.abs().sum() * len(gates)
     return sums
 
 
@@ -85,9 +100,10 @@ def gate_sums(gates: List[Tensor], is_token: Tensor, labels: Optional[Tensor] = 
 class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
     """Cross entropy, label-smoothed or plain, plus λ times the hinge of the context gates (Li et al. 2020, equation 5).
 
-    The hinge pulls each component of a gate z to its label's side of one half: summed over layers and positions, like
-    the negative log-likelihood, and in training only. Logs ``gate_loss`` (the hinge for each token, before λ, not in
-    bits), ``gate_mean``, ``gate_var`` and ``gate_agreement`` (the share of components on their label's side).
+    The hinge pulls a gate z to its label's side of one half: summed over positions, like the negative log-likelihood,
+    and in training only. Logs ``gate_loss`` (the hinge for each token, before λ, not in bits), ``gate_mean``,
+    ``gate_var``, ``gate_agreement`` (the share of components on their label's side) and ``gate_mean_agreement`` (the
+    share of gates whose mean over the components is).
     """
 
     def __init__(
@@ -99,6 +115,7 @@ class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         report_accuracy: bool = False,
         gate_lambda: float = 1.0,
         gate_reduction: str = "mean",
+        gate_layer_reduction: str = "sum",
         regularized_layers: str = "all",
     ) -> None:
         super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
@@ -108,6 +125,7 @@ class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
             )
         self.gate_lambda = gate_lambda
         self.gate_reduction = str(gate_reduction)
+        self.gate_layer_reduction = str(gate_layer_reduction)
         self.regularized_layers = regularized_layers
 
     def check_model(self, model: Any) -> None:
@@ -124,8 +142,17 @@ class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         self._layers = tuple(layer for layer in layers if layer in gated)
         if not self._layers:
             raise UserError(f"--regularized-layers {self.regularized_layers}: the layers with a gate are {gated}")
-        if self.gate_lambda and not self.task.cfg.load_gate_labels:
+        if not self.task.cfg.load_gate_labels:
+            self._refuse_regularizer_without_labels()
+
+    def _refuse_regularizer_without_labels(self) -> None:
+        if self.gate_lambda:
             raise UserError("--gate-lambda above 0 needs labels: give --load-gate-labels (or --gate-lambda 0)")
+        for option in ("gate_reduction", "gate_layer_reduction", "regularized_layers"):
+            if getattr(self, option) != getattr(GateRegularizedCrossEntropyConfig, option):
+                raise UserError(
+                    f"{as_flag(option)} does nothing without labels: give --load-gate-labels, or leave it out"
+                )
 
     def forward(self, model: Any, sample: Dict[str, Any], reduce: bool = True) -> Tuple[Tensor, int, Dict[str, Any]]:
         """Compute the loss of a batch; see fairseq's criterions for what is returned."""
@@ -160,12 +187,12 @@ class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         return loss, sample_size, logging_output
 
     def compute_hinge(self, gates: Dict[int, Tensor], labels: Tensor) -> Tensor:
-        """The hinge at each position, (batch, target length), summed over the regularized layers that ran."""
+        """The hinge at each position, (batch, target length), reduced over the regularized layers that ran."""
         hinge = torch.zeros_like(labels, dtype=torch.float)
-        for layer, gate in gates.items():
-            if layer in self._layers:
-                hinge = hinge + gate_hinge(gate, labels, self.gate_reduction)
-        return hinge
+        layers = [layer for layer in gates if layer in self._layers]
+        for layer in layers:
+            hinge = hinge + gate_hinge(gates[layer], labels, self.gate_reduction)
+        return hinge / max(len(layers), 1) if self.gate_layer_reduction == "mean" else hinge
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: List[Dict[str, Any]]) -> None:
@@ -182,12 +209,19 @@ class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
             count = max(sum_of("gate_count"), 1)
             return sum_of("gate_square_sum") / count - (sum_of("gate_sum") / count) ** 2
 
+        def log_agreement(of: str) -> None:
+            log_sum(f"{of}_agreeing")
+            log_sum(f"{of}_labelled")
+            log_ratio(f"{of}_agreement", lambda sum_of: sum_of(f"{of}_agreeing") / max(sum_of(f"{of}_labelled"), 1))
+
         for key in ("gate_sum", "gate_square_sum", "gate_count"):
             log_sum(key)
         log_ratio("gate_mean", lambda sum_of: sum_of("gate_sum") / max(sum_of("gate_count"), 1))
         log_ratio("gate_var", variance)
         if any("gate_loss" in log for log in logging_outputs):
-            for key in ("gate_loss", "gate_agreeing", "gate_labelled", "sample_size"):
+            for key in ("gate_loss", "ntokens"):
                 log_sum(key)
-            log_ratio("gate_loss", lambda sum_of: sum_of("gate_loss") / sum_of("sample_size"))
-            log_ratio("gate_agreement", lambda sum_of: sum_of("gate_agreeing") / max(sum_of("gate_labelled"), 1))
+            # By token also under --sentence-avg, as nll_loss is.
+            log_ratio("gate_loss", lambda sum_of: sum_of("gate_loss") / sum_of("ntokens"))
+            log_agreement("gate")
+            log_agreement("gate_mean")

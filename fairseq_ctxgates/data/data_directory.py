@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import struct
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Dict, List, Sequence, Union
+from typing import Dict, List, Mapping, Optional, Sequence, Union
 
 import numpy as np
 from fairseq.data import Dictionary, IndexedRawTextDataset
@@ -51,6 +53,14 @@ class Split:
             raise UserError(f"{path} not found: copy the file that fairseq-preprocess wrote beside the data")
         return path
 
+    def load_dictionary(self, lang: str) -> Dictionary:
+        """One language's dictionary; UserError when the file does not exist or is damaged."""
+        path = self.dictionary_path(lang)
+        try:
+            return Dictionary.load(str(path))
+        except Exception as error:  # fairseq raises all kinds of them, Exception itself where the text is not UTF-8
+            raise UserError(f"{path} is damaged ({error}): copy the file that fairseq-preprocess wrote") from error
+
     def is_text(self, lang: str) -> bool:
         """Whether one language's data are a text file (``--dataset-impl raw``) and not binarized."""
         return not Path(f"{self.text_prefix(lang)}.idx").exists()
@@ -63,7 +73,7 @@ class Split:
         """
         prefix = self.text_prefix(lang)
         if self.is_text(lang):
-            return IndexedRawTextDataset(str(prefix), Dictionary.load(str(self.dictionary_path(lang))))
+            return IndexedRawTextDataset(str(prefix), self.load_dictionary(lang))
         rows = load_rows(prefix)
         if len(rows) == 0:
             raise UserError(f"{prefix}.bin holds no sentence: was the text file empty?")
@@ -114,12 +124,15 @@ def load_rows(prefix: Path) -> MMapIndexedDataset:
         index = MMapIndexedDataset.Index(str(index_path))
     except (AssertionError, ValueError, KeyError, struct.error) as error:
         raise UserError(f"{index_path} is damaged ({error}): make it again") from error
-    expected = int(index.sizes.sum(dtype=np.int64)) * np.dtype(index.dtype).itemsize
-    found = data_path.stat().st_size
-    if found < expected:
-        raise UserError(f"{data_path} is truncated: {found} bytes where its index needs {expected}; make it again")
+    ends = np.cumsum(index.sizes, dtype=np.int64) * np.dtype(index.dtype).itemsize
+    if not np.array_equal(index._pointers, np.append(0, ends[:-1])[: len(index)]):
+        raise UserError(f"{index_path} is damaged (its rows do not follow each other): make it again")
+    expected, found = int(ends[-1]) if len(index) else 0, data_path.stat().st_size
     if found == 0:
         raise UserError(f"{data_path} is empty: was the text file empty?")
+    if found != max(expected, 1):
+        problem = "is truncated" if found < expected else "is longer than its index says"
+        raise UserError(f"{data_path} {problem}: {found} bytes where it should have {expected}; make it again")
     return MMapIndexedDataset(str(prefix))
 
 
@@ -136,11 +149,18 @@ def fingerprint(split: Split, languages: Sequence[str] = ("source", "target")) -
     for role in languages:
         lang = split.source_lang if role == "source" else split.target_lang
         prefix = split.text_prefix(lang)
-        digest = hashlib.blake2b(digest_size=16)
         data = [prefix] if split.is_text(lang) else [Path(f"{prefix}.idx"), Path(f"{prefix}.bin")]
-        for path in (split.dictionary_path(lang), *data):
-            with open(path, "rb") as file:
-                for chunk in iter(lambda: file.read(1 << 20), b""):
-                    digest.update(chunk)
-        digests[role] = digest.hexdigest()
+        digests[role] = digest_of(split.dictionary_path(lang), *data)
     return digests
+
+
+def digest_of(*paths: Path, metadata: Optional[Mapping[str, object]] = None) -> str:
+    """A digest of the content of files, one after the other, and of a JSON object."""
+    digest = hashlib.blake2b(digest_size=16)
+    for path in paths:
+        with open(path, "rb") as file:
+            for chunk in iter(partial(file.read, 1 << 20), b""):
+                digest.update(chunk)
+    if metadata is not None:
+        digest.update(json.dumps(metadata, sort_keys=True).encode("utf-8"))
+    return digest.hexdigest()

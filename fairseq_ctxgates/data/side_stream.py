@@ -17,6 +17,7 @@ from typing import (
     ClassVar,
     Dict,
     Generic,
+    List,
     Mapping,
     Optional,
     Protocol,
@@ -34,7 +35,7 @@ from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
 from fairseq_ctxgates.configuration import Options
-from fairseq_ctxgates.data.data_directory import Split, fingerprint, load_rows
+from fairseq_ctxgates.data.data_directory import Split, digest_of, find_splits, fingerprint, load_rows
 from fairseq_ctxgates.errors import UserError
 
 Batch = Dict[str, Any]  # what fairseq's datasets collate: tensors, numbers and, as "net_input", the model's input
@@ -172,22 +173,30 @@ class SideStream(ABC, Generic[Options]):
         if not cls.exists(split):
             raise UserError(f"{prefix}.idx not found; {remedy}")
         try:
-            with open(f"{prefix}.json", encoding="utf-8") as stream:
-                metadata = json.load(stream)
-        except (OSError, ValueError) as error:
-            raise UserError(f"{prefix}.json cannot be read ({error}); {remedy}") from error
-        if metadata.get("fingerprint") != fingerprint(split, cls.languages):
-            raise UserError(
-                f"{prefix}.bin was made for other data or dictionaries than {split.data_dir} holds; {remedy}"
-            )
-        try:
+            metadata = _load_metadata(prefix)
+            if metadata.get("fingerprint") != fingerprint(split, cls.languages):
+                raise UserError(f"{prefix}.bin was made for other data or dictionaries than {split.data_dir} holds")
             rows = load_rows(prefix)
-            if len(rows) != metadata.get("rows"):
-                raise UserError(f"{prefix}.idx has {len(rows)} rows, its JSON file says {metadata.get('rows')}")
+            _check_digest(prefix, metadata)
+            cls._check_other_splits(split, metadata)
             cls.check_rows(rows, split)
         except UserError as error:
             raise UserError(f"{error}; {remedy}") from error
         return rows
+
+    @classmethod
+    def _check_other_splits(cls, split: Split, metadata: Mapping[str, object]) -> None:
+        """Raise UserError where the stream of another split was made in another way, with other options or tables."""
+        for other in find_splits(split.data_dir, split.source_lang, split.target_lang):
+            if other.name == split.name or not cls.exists(other):
+                continue
+            others = _load_metadata(other.stream_prefix(cls.name))
+            differing = [key for key in _in_common(metadata, others) if others.get(key) != metadata.get(key)]
+            if differing:
+                raise UserError(
+                    f"{split.stream_prefix(cls.name)}.json and {other.stream_prefix(cls.name)}.json were not made in "
+                    f"one run of the command ({', '.join(differing)} differ)"
+                )
 
     @classmethod
     def check_rows(cls, rows: MMapIndexedDataset, split: Split) -> None:
@@ -214,3 +223,30 @@ class SideStream(ABC, Generic[Options]):
     @abstractmethod
     def add_to_batch(self, batch: Batch) -> None:
         """Add this stream's tensors to a batch that fairseq's collater made, in the order of ``batch["id"]``."""
+
+
+def _load_metadata(prefix: Path) -> Dict[str, object]:
+    """The content of a stream's JSON file; UserError if it cannot be read or is no JSON object."""
+    path = f"{prefix}.json"
+    try:
+        with open(path, encoding="utf-8") as stream:
+            metadata = json.load(stream)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error})") from error
+    if not isinstance(metadata, dict):
+        raise UserError(f"{path} is damaged (it holds no JSON object)")
+    return metadata
+
+
+def _check_digest(prefix: Path, metadata: Mapping[str, object]) -> None:
+    """Raise UserError unless the files are what was written."""
+    content = {key: value for key, value in metadata.items() if key != "digest"}
+    if "digest" not in metadata:
+        raise UserError(f"{prefix}.json has no digest, so an earlier version of this package wrote it")
+    if digest_of(Path(f"{prefix}.idx"), Path(f"{prefix}.bin"), metadata=content) != metadata.get("digest"):
+        raise UserError(f"{prefix}.{{bin,idx,json}} are damaged (their digest is another than when they were written)")
+
+
+def _in_common(*metadata: Mapping[str, object]) -> List[str]:
+    """The fields that the streams of one run have in common: how they were made."""
+    return sorted(set().union(*metadata) - {"rows", "fingerprint", "digest"})

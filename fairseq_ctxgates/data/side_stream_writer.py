@@ -1,48 +1,39 @@
-"""Writing the files of a side stream."""
+"""Writing the files of side streams."""
 
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Iterable, Mapping, Optional, Sequence, Type, Union
+from typing import Dict, Iterable, Iterator, Mapping, Sequence, Type, Union
 
 import numpy as np
 import torch
 from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 
+from fairseq_ctxgates.data.data_directory import Split, digest_of
 from fairseq_ctxgates.files import atomic_write_group
+from fairseq_ctxgates.locks import exclusive
 
 Row = Union[np.ndarray, Sequence[int]]  # one-dimensional
+Metadata = Mapping[str, object]
 
 
 class SideStreamWriter:
-    """A context manager that writes the rows of a side stream atomically.
-
-    The files are renamed to their final names when the ``with`` block ends, the JSON file last: a stream without its
-    JSON file is incomplete, and is refused when it is loaded. No new file is left when the block fails.
+    """Writes the rows of one stream; see :func:`write_side_streams`.
 
     Args:
-        prefix: path without extension, from :meth:`Split.stream_prefix`
-        dtype: NumPy type of a row's elements
-        metadata: JSON object that is stored with the stream; holds ``options`` and ``fingerprint``
+        files: the files to write: data, index and JSON
     """
 
-    def __init__(self, prefix: Path, dtype: Type[np.generic], metadata: Mapping[str, object]) -> None:
-        self.prefix = prefix
+    def __init__(self, files: Sequence[Path], dtype: Type[np.generic], metadata: Metadata) -> None:
         self.metadata = metadata
+        self._data, self._index, self._json = files
         self._dtype = dtype
+        self._builder = MMapIndexedDatasetBuilder(str(self._data), dtype=dtype)
         self._rows = 0
         self._elements = 0
-
-    def __enter__(self) -> SideStreamWriter:
-        paths = [Path(f"{self.prefix}{extension}") for extension in (".bin", ".idx", ".json")]
-        with ExitStack() as stack:
-            self._data, self._index, self._json = stack.enter_context(atomic_write_group(paths))
-            self._builder = MMapIndexedDatasetBuilder(str(self._data), dtype=self._dtype)
-            self._group = stack.pop_all()
-        return self
 
     def add(self, row: Row) -> None:
         """Append the row of the next sentence, one-dimensional and of any length."""
@@ -50,32 +41,62 @@ class SideStreamWriter:
         self._rows += 1
         self._elements += len(row)
 
-    def __exit__(
-        self,
-        error_type: Optional[Type[BaseException]],
-        error: Optional[BaseException],
-        traceback: Optional[TracebackType],
-    ) -> None:
-        if error_type is not None:
-            self._group.__exit__(error_type, error, traceback)
-            return
-        with self._group:
-            self._finish()
-
-    def _finish(self) -> None:
+    def finish(self) -> None:
+        """Write the index and the JSON file."""
         self._builder.finalize(str(self._index))
         if self._elements == 0:
             # An empty file cannot be memory-mapped, so a stream of empty rows carries one byte that no row points to.
             self._data.write_bytes(b"\0")
+        metadata = {"rows": self._rows, **self.metadata}
+        metadata["digest"] = digest_of(self._index, self._data, metadata=metadata)
         with open(self._json, "w", encoding="utf-8") as file:
-            json.dump({"rows": self._rows, **self.metadata}, file, indent=2, sort_keys=True)
+            json.dump(metadata, file, indent=2, sort_keys=True)
             file.write("\n")
 
 
-def write_side_stream(
-    prefix: Path, dtype: Type[np.generic], metadata: Mapping[str, object], rows: Iterable[Row]
-) -> None:
-    """Write a side stream whose rows are at hand; the arguments are those of :class:`SideStreamWriter`."""
-    with SideStreamWriter(prefix, dtype, metadata) as writer:
+@contextmanager
+def write_side_streams(
+    streams: Mapping[Path, Metadata], dtype: Type[np.generic]
+) -> Iterator[Dict[Path, SideStreamWriter]]:
+    """Yield the writers of the streams that one run of a command makes, and write all of them at the end of the block.
+
+    The JSON files are renamed last: a stream without its JSON file is incomplete, and is refused when it is loaded. A
+    run that is killed leaves old streams or new ones, never some of each. No new file is left when the block fails.
+
+    Args:
+        streams: by prefix, the path without extension from :meth:`Split.stream_prefix`, the JSON object that is stored
+            with a stream: ``fingerprint``, of the data it was made for, and what all streams of a run have in common
+        dtype: NumPy type of a row's elements
+    """
+    data = [Path(f"{prefix}.bin") for prefix in streams]
+    indices = [Path(f"{prefix}.idx") for prefix in streams]
+    marks = [Path(f"{prefix}.json") for prefix in streams]
+    with atomic_write_group([*data, *indices], marks) as temporaries:
+        number = len(streams)
+        writers = {
+            prefix: SideStreamWriter(temporaries[place::number], dtype, metadata)
+            for place, (prefix, metadata) in enumerate(streams.items())
+        }
+        yield writers
+        for writer in writers.values():
+            writer.finish()
+
+
+def write_side_stream(prefix: Path, dtype: Type[np.generic], metadata: Metadata, rows: Iterable[Row]) -> None:
+    """Write one stream whose rows are at hand; see :func:`write_side_streams`."""
+    with write_side_streams({prefix: metadata}, dtype) as writers:
         for row in rows:
-            writer.add(row)
+            writers[prefix].add(row)
+
+
+@contextmanager
+def lock_streams(name: str, splits: Iterable[Split], command: str) -> Iterator[None]:
+    """Let no other process write the streams of this name for the data directories and languages of these splits.
+
+    Raises:
+        UserError: another process writes them; the message says which.
+    """
+    with ExitStack() as stack:
+        for lock in sorted({replace(split, name=".lock").stream_prefix(name) for split in splits}):
+            stack.enter_context(exclusive(lock, f"{command} is writing to {lock.parent}"))
+        yield

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Mapping, Optional, Tuple
 
 import torch
+from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
 from fairseq_ctxgates.inter_sentence.random_context import random_context
@@ -78,7 +79,7 @@ class PrecedingContext(SourceContextPart):
     gates, attentions = (GATES,), (ATTENTION,)
     warm_start_source = {"attention": "encoder_attn"}
 
-    def __init__(self, number: int, embed_dim: int, attention: nn.Module, closed: bool) -> None:
+    def __init__(self, number: int, embed_dim: int, attention: MultiheadAttention, closed: bool) -> None:
         super().__init__()
         self.number = number
         self.gate = InterSentenceGate(embed_dim, embed_dim, closed)

@@ -13,6 +13,7 @@ from fairseq_ctxgates.mechanism import Mechanism
 from fairseq_ctxgates.models.context_model import single_part
 from fairseq_ctxgates.modules.attention import EncodedSentence, IncrementalState, attend
 from fairseq_ctxgates.modules.norm_order import NormOrder, SublayerNorm
+from fairseq_ctxgates.modules.quantization_noise import add_quantization_noise
 from fairseq_ctxgates.parts import Connection, LayerInput, Part, Parts, ResidualConnection, Returned
 
 
@@ -39,6 +40,8 @@ class ContextDecoderLayer(TransformerDecoderLayerBase):
         # The names of what a layer can return beside x and attention, in the order in which it returns them.
         every_part: Sequence[Part] = (*self.source_parts.in_order(), self.connection)
         self.returns = tuple(name for part in every_part for name in part.returns)
+        for part in every_part:
+            add_quantization_noise(part, cfg.quant_noise.pq, cfg.quant_noise.pq_block_size)
 
     def forward(
         self,

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
-from torch import Tensor, nn
+from fairseq.modules import MultiheadAttention
+from torch import Tensor
+
+from fairseq_ctxgates.modules.quantization_noise import has_quantization_noise
 
 IncrementalState = Dict[str, Dict[str, Any]]  # fairseq's: what decoding steps keep, by the name of its owner
 
@@ -21,7 +24,7 @@ class EncodedSentence(NamedTuple):
 
 
 def attend(
-    attention: nn.Module,
+    attention: MultiheadAttention,
     query: Tensor,
     sentence: EncodedSentence,
     incremental_state: Optional[IncrementalState] = None,
@@ -30,7 +33,7 @@ def attend(
     """fairseq's multi-head attention over an encoded sentence.
 
     Args:
-        attention: fairseq's ``MultiheadAttention`` between encoder and decoder
+        attention: between encoder and decoder
         query: (target length, batch, embed dim)
         incremental_state: keeps keys and values between decoding steps
 
@@ -38,14 +41,16 @@ def attend(
         the context, of the shape of the query, and, with ``need_weights``, the weights, (heads, batch, target length,
         source length), else None
     """
+    # fairseq takes torch's faster attention where it can. That keeps no keys and values between decoding steps, has no
+    # weights for each head, and reads the matrices of the projections without running these, which draws the noise.
+    is_torchs = incremental_state is None and not need_weights and not has_quantization_noise(attention.q_proj)
     context, weights = attention(
         query=query,
         key=sentence.states,
         value=sentence.states,
         key_padding_mask=sentence.padding_mask,
         incremental_state=incremental_state,
-        # Static keys and values are kept between decoding steps; without them fairseq takes torch's faster attention.
-        static_kv=incremental_state is not None or need_weights,
+        static_kv=not is_torchs,
         need_weights=need_weights,
         need_head_weights=need_weights,
     )

@@ -10,7 +10,6 @@ import torch
 from fairseq import utils
 from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fairseq_ctxgates.modules.attention import EncodedSentence, IncrementalState, attend
 from fairseq_ctxgates.modules.interpolation import interpolate
@@ -66,8 +65,8 @@ class RelationFusion(nn.Module):
             return transformed
         if self.kind == "gate":
             return interpolate(relation, sentence, torch.sigmoid(self.gate(both)))
-        projected = F.linear(both, self.gate.weight)  # W_f [ŝ; s̃]
-        return interpolate(projected, self.transform(both), torch.sigmoid(projected + self.gate.bias))
+        projected = self.gate(both)  # W_f [ŝ; s̃] + b_f
+        return interpolate(projected - self.gate.bias, self.transform(both), torch.sigmoid(projected))
 
 
 def _linear(weight: Tensor) -> nn.Linear:
@@ -91,7 +90,7 @@ class RelationContext(SourceContextPart):
 
     warm_start_source = {"attention": "encoder_attn"}
 
-    def __init__(self, fusion: RelationFusion, attention: Optional[nn.Module]) -> None:
+    def __init__(self, fusion: RelationFusion, attention: Optional[MultiheadAttention]) -> None:
         super().__init__()
         self.fusion = fusion
         self.attention = attention

@@ -33,10 +33,24 @@ def test_a_bound_is_the_last_of_its_bucket() -> None:
     assert Buckets.parse("5").names == ["≤5", ">5"]
 
 
+def test_a_start_is_the_first_of_its_bucket() -> None:
+    """Li et al. 2020, Figure 2: [0,10), [10,20), ..., [60,130)."""
+    buckets = Buckets.parse_starts("10,20,60")
+    assert buckets.names == ["≤9", "10–19", "20–59", ">59"]
+    assert [buckets.of(number) for number in (0, 9, 10, 19, 20, 59, 60, 129)] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert Buckets.parse_starts("1,2,10").names == ["0", "1", "2–9", ">9"]
+
+
 @pytest.mark.parametrize("text", ["10,5", "5,5", "-1,2", "a", "", "1,,2", "1.5"])
 def test_a_list_that_is_no_buckets_is_refused(text: str) -> None:
-    with pytest.raises(ArgumentTypeError):
-        Buckets.parse(text)
+    for parse in (Buckets.parse, Buckets.parse_starts):
+        with pytest.raises(ArgumentTypeError):
+            parse(text)
+
+
+def test_the_first_bucket_starts_at_0_by_itself() -> None:
+    with pytest.raises(ArgumentTypeError, match="'0,10' must rise from number to number, from 1 or more"):
+        Buckets.parse_starts("0,10")
 
 
 REFERENCE = ["a b c d e", "f g h i j", "k l m n o p q r s t"]
@@ -115,16 +129,18 @@ def analyze(what: str, folder: Path, *options: Any) -> Any:
     ("what", "buckets", "sentences"),
     [
         # Words: 2, 1, 6, 2, sub-words joined.
-        ("bleu-by-length", "1,2,5", {"≤1": 1, "2": 2, "3–5": 0, ">5": 1}),
+        ("bleu-by-length", ("--buckets", "1,2,5"), {"≤1": 1, "2": 2, "3–5": 0, ">5": 1}),
+        ("bleu-by-length", ("--bucket-starts", "2,3,6"), {"≤1": 1, "2": 2, "3–5": 0, ">5": 1}),
+        ("bleu-by-length", ("--bucket-starts", "1,2,5"), {"0": 0, "1": 1, "2–4": 2, ">4": 1}),
         # n is unknown: 0, 0, 3, 1.
-        ("bleu-by-unknowns", "0,1,2", {"0": 2, "1": 1, "2": 0, ">2": 1}),
+        ("bleu-by-unknowns", ("--buckets", "0,1,2"), {"0": 2, "1": 1, "2": 0, ">2": 1}),
     ],
 )
 def test_command(
-    folder: Path, what: str, buckets: str, sentences: dict[str, int], capsys: pytest.CaptureFixture[str]
+    folder: Path, what: str, buckets: tuple[str, str], sentences: dict[str, int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = [folder / "table.csv", folder / "buckets.png"]
-    options = ["--buckets", buckets, "--csv", files[0], "--figure", files[1]]
+    options = [*buckets, "--csv", files[0], "--figure", files[1]]
     report = analyze(what, folder, folder / "data", *options)
     assert {row["bucket"]: row["sentences"] for row in report["buckets"]} == sentences
     assert report["all"]["second"] == pytest.approx(100)
@@ -140,7 +156,7 @@ def test_command(
     shown = capsys.readouterr().out
     assert "tok:none" in shown and "—" in shown
     # The source as text gives the same.
-    again = analyze(what, folder, folder / "data", "--source", folder / "test.de", "--buckets", buckets)
+    again = analyze(what, folder, folder / "data", "--source", folder / "test.de", *buckets)
     assert again["buckets"] == report["buckets"]
 
 
@@ -172,11 +188,20 @@ def test_a_tokenizer_that_is_not_installed_is_explained(folder: Path) -> None:
         analyze("compare", folder, "--tokenize", "ja-mecab")
 
 
-def test_buckets_out_of_order_are_wrong_usage(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--buckets", "20,10"], "'20,10' must rise from number to number"),
+        (["--buckets", "10,20", "--bucket-starts", "10,20"], "--bucket-starts: not allowed with argument --buckets"),
+    ],
+)
+def test_buckets_that_are_wrong_usage(
+    folder: Path, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as stop:
-        analyze("bleu-by-length", folder, folder / "data", "--buckets", "20,10")
+        analyze("bleu-by-length", folder, folder / "data", *options)
     assert stop.value.code == 2
-    assert "'20,10' must rise from number to number" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 # --- compare ----------------------------------------------------------------------------------------------------------

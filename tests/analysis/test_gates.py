@@ -42,8 +42,14 @@ def test_one_layer_by_hand() -> None:
     # Components: 0.9 0.7 (source), 0.2 0.4 (source), 0.6 0.1 (target).
     assert summary.mean == pytest.approx(2.9 / 6)
     assert summary.variance == pytest.approx(1.87 / 6 - (2.9 / 6) ** 2)
-    # On their side: 0.9, 0.7 and 0.1.
+    # Dimensions over the tokens: 0.9 0.2 0.6 and 0.7 0.4 0.1.
+    assert statistics.dimensions(1)["mean"] == pytest.approx([1.7 / 3, 0.4])
+    variances = [1.21 / 3 - (1.7 / 3) ** 2, 0.66 / 3 - 0.16]
+    assert statistics.dimensions(1)["variance"] == pytest.approx(variances)
+    assert summary.dimension_variance == pytest.approx(sum(variances) / 2)
+    # On their side: 0.9, 0.7 and 0.1; of the means 0.8 (source), 0.3 (source), 0.35 (target) two.
     assert summary.agreement == pytest.approx(3 / 6)
+    assert summary.mean_agreement == pytest.approx(2 / 3)
     # Means over components: 0, (0.3 + 0.1) / 2 and (0.1 + 0) / 2; three labelled positions.
     assert summary.hinge == pytest.approx((0 + 0.2 + 0.05) / 3)
     assert (statistics.sentences, statistics.tokens, statistics.labelled_tokens) == (2, 3, 3)
@@ -150,6 +156,12 @@ def checkpoint(data: Path) -> Path:
     return path
 
 
+def summary(mean: float, variance: float, agreement: float, hinge: float) -> dict[str, float]:
+    """Of gates that do not change from token to token, and whose components are equal."""
+    means = {"dimension_variance": 0.0, "mean_agreement": agreement}
+    return {"mean": mean, "variance": variance, "agreement": agreement, "hinge": hinge, **means}
+
+
 def test_command_on_a_model_whose_gates_are_set(
     data: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -177,9 +189,10 @@ def test_command_on_a_model_whose_gates_are_set(
     assert (found["sentences"], found["target_tokens"], found["labels"]) == (8, len(labels), number)
     source_share = number["source"] / sum(number.values())
     for layer, mean, agreement in (("1", 0.75, source_share), ("2", 0.25, 1 - source_share)):
-        expected = {"mean": mean, "variance": 0, "agreement": agreement, "hinge": 0.25 * (1 - agreement)}
+        expected = summary(mean, variance=0, agreement=agreement, hinge=0.25 * (1 - agreement))
         assert found["layers"][layer] == pytest.approx(expected, abs=1e-6)
-    assert found["all"] == pytest.approx({"mean": 0.5, "variance": 1 / 16, "agreement": 0.5, "hinge": 1 / 8}, abs=1e-6)
+        assert found["dimensions"][layer]["mean"] == pytest.approx([mean] * 64)
+    assert found["all"] == pytest.approx(summary(0.5, variance=1 / 16, agreement=0.5, hinge=1 / 8), abs=1e-6)
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert "over valid of" in capsys.readouterr().out
 
@@ -227,7 +240,7 @@ def test_gates_of_rnnsearch_on_data_without_labels(
     assert list(found["layers"]) == ["1"] and 0 < found["all"]["mean"] < 1 and found["all"]["agreement"] is None
     assert sum(found["histogram"]["1"]) == found["target_tokens"] * 64
     header, row, everything = files["csv"].read_text(encoding="utf-8").splitlines()
-    assert header == "layer,mean,variance,agreement,hinge"
-    assert row.split(",")[1:] == everything.split(",")[1:] and row.endswith(",,")
+    assert header == "layer,mean,variance,variance by dimension,agreement,agreement of means,hinge"
+    assert row.split(",")[1:] == everything.split(",")[1:] and row.endswith(",,,")
     for option in ("histogram", "figure"):
         assert files[option].read_bytes().startswith(b"\x89PNG")

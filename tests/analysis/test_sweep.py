@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from fairseq_ctxgates.analysis.compare import Score, Scores
 from fairseq_ctxgates.analysis.sweep import runs, sweep_figure
 from fairseq_ctxgates.analysis.systems import read_translations
 from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.locks import exclusive
 from tests.helpers import fairseq_commands as commands
 from tests.helpers.corpus import binarize
 
@@ -118,3 +120,13 @@ def test_numbers_are_drawn_to_scale_and_other_settings_side_by_side(names: list[
     assert list(points.get_ydata()) == [31, 32, 33]
     assert set(dashed.get_ydata()) == {30}
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["baseline", "--gate-lambda"]
+
+
+def test_a_second_sweep_on_the_same_folder_is_refused(data: Path, tmp_path: Path) -> None:
+    """It would train into the folder where the first still trains."""
+    folder = tmp_path / "dropout=0.1"
+    folder.mkdir()
+    with exclusive(folder / ".lock", "another sweep is writing"):
+        with pytest.raises(UserError, match=rf"another sweep is writing \(process {os.getpid()} on "):
+            sweep(data, tmp_path, "--option", "dropout", "--values", "0.1")
+    assert not list(folder.iterdir())

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -218,6 +219,25 @@ def test_when_all_workers_are_lost_others_can_go_on(cluster, data, tmp_path, mon
     told = f"all Dask workers are lost: start new ones with 'dask worker {cluster.address}'"
     assert capsys.readouterr().err.count(told) == 1
     assert contents(data) == contents(expected)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("greeting", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"], ids=["silent", "web server"])
+def test_an_address_where_something_else_listens(data, monkeypatch, greeting):
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(workers, "CONNECTION_SECONDS", 1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def greet() -> None:
+            connection, _ = server.accept()
+            connection.sendall(greeting)
+            while connection.recv(1 << 16):
+                pass  # and stay
+
+        threading.Thread(target=greet, daemon=True).start()
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(UserError, match=f"no Dask scheduler answers at {address} .*Dask's language"):
+            main([str(data), "--dask", address])
 
 
 @pytest.mark.process

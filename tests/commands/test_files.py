@@ -12,7 +12,7 @@ import pytest
 
 from fairseq_ctxgates.context_gates.gate_labels import GateLabels
 from fairseq_ctxgates.data.data_directory import Split, find_splits, fingerprint
-from fairseq_ctxgates.data.side_stream_writer import SideStreamWriter
+from fairseq_ctxgates.data.side_stream_writer import write_side_stream
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import atomic_write, atomic_write_group
 from tests.helpers.corpus import binarize
@@ -25,7 +25,7 @@ def contents(folder: Path) -> Dict[str, bytes]:
 
 
 def write_group(folder: Path, text: str, error: Optional[BaseException] = None) -> None:
-    with atomic_write_group([folder / name for name in "abc"]) as temporaries:
+    with atomic_write_group([folder / name for name in "ab"], marks=[folder / "c"]) as temporaries:
         for temporary in temporaries:
             temporary.write_text(text)
         if error is not None:
@@ -88,9 +88,7 @@ def test_a_rename_that_fails_leaves_the_old_single_file(tmp_path, monkeypatch):
 
 def write_labels(split: Split, rows: List[List[int]]) -> None:
     metadata = {"fingerprint": fingerprint(split)}
-    with SideStreamWriter(split.stream_prefix(GateLabels.name), np.uint8, metadata) as writer:
-        for row in rows:
-            writer.add(np.array(row))
+    write_side_stream(split.stream_prefix(GateLabels.name), np.uint8, metadata, rows)
 
 
 @pytest.mark.process

@@ -7,7 +7,6 @@ import os
 import resource
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +22,7 @@ from fairseq_ctxgates.commands.gate_labels import get_parser, main, memory_size
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE, GateLabels
 from fairseq_ctxgates.context_gates.pmi import counting, load_labeller
 from fairseq_ctxgates.data.data_directory import find_splits
+from fairseq_ctxgates.data.side_stream_writer import lock_streams
 from fairseq_ctxgates.errors import UserError
 from tests.commands.test_pmi import LABELS, PAIRS, BruteForce, PMIOptions, random_pairs
 from tests.helpers.corpus import binarize, write_split
@@ -215,18 +215,16 @@ def test_a_terminated_run_leaves_nothing_behind(data, monkeypatch, where):
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-@pytest.mark.process
-def test_what_a_killed_run_left_is_removed_by_the_next(data):
-    finished = subprocess.Popen([sys.executable, "-c", ""])
-    finished.wait()
-    left = data / f".pmi.{socket.gethostname()}.{finished.pid}"
-    running = data / f".pmi.{socket.gethostname()}.{os.getppid()}"
-    for folder in (left, running):
-        folder.mkdir()
-        (folder / "source.types").write_bytes(b"half")
+def test_two_runs_on_one_directory(data):
+    """The second is refused, says who writes, and changes nothing."""
+    splits = find_splits(data, "de", "en")
+    with lock_streams("gate", splits, "ctxgates gate-labels"):
+        before = contents(data)
+        with pytest.raises(UserError, match=rf"gate-labels is writing to {data} \(process {os.getpid()} on .*wait"):
+            run(data)
+        assert contents(data) == before
     run(data)
-    assert not left.exists()
-    assert running.exists()
+    assert not list(data.glob(".*"))
 
 
 @pytest.mark.process

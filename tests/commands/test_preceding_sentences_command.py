@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import os
 import signal
@@ -337,6 +338,15 @@ def test_options_that_say_nothing_of_the_documents(data, capsys, options):
     with pytest.raises(SystemExit):
         run(data, *options)
     assert "--documents" in capsys.readouterr().err
+
+
+def test_a_byte_order_mark_does_not_begin_a_document(data, tmp_path):
+    names = write(tmp_path / "train.docids", TRAIN_NAMES)
+    run(data, "--documents", f"train={names}")
+    expected = contents(data)
+    names.write_bytes(codecs.BOM_UTF8 + names.read_bytes())
+    run(data, "--documents", f"train={names}")
+    assert contents(data) == expected
 
 
 # Interrupted writing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import json
 import os
@@ -309,6 +310,13 @@ def test_a_dump_can_be_read_by_people_and_back(data, tmp_path, parser):
     }
 
 
+def test_a_byte_order_mark(data, tmp_path):
+    path = write(tmp_path / "train.jsonl", TRAIN_LINES)
+    path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
+    run(data, "--extractor", "jsonl", "--relations", f"train={path}")
+    assert tuples_of(data)[0] == [[1, 2, 3, 4, 5, 6], [0, 4, 5, 6]]
+
+
 def test_the_tuples_of_the_quick_start(tmp_path):
     """As its generator writes them, where an unknown word stands as <unk>."""
     data = make_data(tmp_path / "data", train=["red <unk> fall daily .", "farmers judges buy wash lamps boxes ."])
@@ -346,6 +354,14 @@ def refused(data: Path, message: str, *options: Any) -> None:
         ),
         (3, line("rain falls"), "line 3: the words are"),
         (3, '{"tuples": []}', "line 3: the words are None"),
+        (3, '{"words": ["rain", "falls", "."]}', "line 3: a line must be an object with words and tuples"),
+        (
+            3,
+            line("rain falls .", tupels=[]),
+            r"line 3: unknown keys \['tupels'\]; a line has split, words, tuples, text",
+        ),
+        (3, '{"words": ["rain", "falls", "."], "tuples": [{"subj": [0]}]}', "line 3: a tuple must be "),
+        (3, '{"words": ["rain", "falls", "."], "tuples": [{"subject": [0]}]}', "line 3: a tuple must be "),
         (1, line("the farmers buy lamps .", ([1], [2], [5])), "line 1: .*names the word 5, but the 5 words"),
         (1, line("the farmers buy lamps .", ([-1], [2], [3])), "line 1: .*names the word -1"),
         (1, line("the farmers buy lamps .", ([1.0], [2], [3])), "line 1: .*names the word 1.0"),

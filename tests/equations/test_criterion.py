@@ -72,9 +72,13 @@ HAND_LABELS = torch.tensor([[SOURCE, TARGET, IGNORE], [TARGET, SOURCE, IGNORE]])
 # First sentence: below one half by 0.4 and 0; above it by 0 and 0.3; ignored.
 # Second sentence: above by 0.4 and 0.1; below by 0.2 and 0.1; padding.
 HAND_SUM = torch.tensor([[0.4, 0.3, 0.0], [0.5, 0.3, 0.0]])
+# The gates' means are 0.4 (source), 0.5 (target), -; 0.75 (target), 0.35 (source), padding.
+HAND_OF_MEAN = torch.tensor([[0.1, 0.0, 0.0], [0.25, 0.15, 0.0]])
 
 
-@pytest.mark.parametrize(("reduction", "expected"), [("sum", HAND_SUM), ("mean", HAND_SUM / 2)])
+@pytest.mark.parametrize(
+    ("reduction", "expected"), [("sum", HAND_SUM), ("mean", HAND_SUM / 2), ("hinge-of-mean", HAND_OF_MEAN)]
+)
 def test_hinge_by_hand(reduction: str, expected: Tensor) -> None:
     hinge = gate_hinge(HAND_GATE, HAND_LABELS, reduction)
     torch.testing.assert_close(hinge, expected.to(hinge), rtol=0, atol=1e-6)
@@ -85,6 +89,14 @@ def test_hinge_pulls_towards_the_labels_side() -> None:
     gate_hinge(gate, HAND_LABELS, "sum").sum().backward()
     # -1 raises z, +1 lowers it; 0 on the right side of one half, without a label and at padding.
     expected = [[[-1, 0], [1, 1]], [[0, 1], [-1, -1]], [[0, 0], [0, 0]]]
+    torch.testing.assert_close(gate.grad, torch.tensor(expected).to(gate))
+
+
+def test_hinge_of_the_mean_lets_components_differ() -> None:
+    """It pulls all components of a gate alike, and only while their mean is on the wrong side."""
+    gate = HAND_GATE.clone().requires_grad_()
+    gate_hinge(gate, HAND_LABELS, "hinge-of-mean").sum().backward()
+    expected = [[[-0.5, -0.5], [0.5, 0.5]], [[0, 0], [-0.5, -0.5]], [[0, 0], [0, 0]]]
     torch.testing.assert_close(gate.grad, torch.tensor(expected).to(gate))
 
 
@@ -100,6 +112,9 @@ def test_sums_by_hand() -> None:
     # in the second, where every z is below one half, the four of the two target labels.
     assert float(sums["gate_agreeing"]) == 6
     assert float(sums["gate_labelled"]) == 16
+    # Of eight gates: in the first layer the mean of none is on its label's side, in the second of both targets.
+    assert float(sums["gate_mean_agreeing"]) == 2
+    assert float(sums["gate_mean_labelled"]) == 8
     assert set(gate_sums([HAND_GATE], is_token)) == {"gate_sum", "gate_square_sum", "gate_count"}
 
 
@@ -112,7 +127,7 @@ def test_half_precision_loses_nothing() -> None:
     exact = gate_sums([gate.double()], is_token, labels)
     for key, value in gate_sums([gate], is_token, labels).items():
         assert float(value) == pytest.approx(float(exact[key]), rel=1e-4), key
-    for reduction in ("mean", "sum"):
+    for reduction in ("mean", "sum", "hinge-of-mean"):
         hinge, exact_hinge = gate_hinge(gate, labels, reduction), gate_hinge(gate.double(), labels, reduction)
         torch.testing.assert_close(hinge, exact_hinge, rtol=1e-5, atol=0, check_dtype=False)
 
@@ -120,40 +135,48 @@ def test_half_precision_loses_nothing() -> None:
 # --- the loss ---------------------------------------------------------------------------------------------------------
 
 
-def expected_hinge(gates: dict[int, Tensor], layers: Sequence[int], mean: bool = True) -> Tensor:
+def hinge_of(z: Tensor, label: int) -> Tensor:
+    return (0.5 - z).clamp(min=0) if label == SOURCE else (z - 0.5).clamp(min=0)
+
+
+READINGS = {
+    "mean": lambda z, label: hinge_of(z, label).mean(),
+    "sum": lambda z, label: hinge_of(z, label).sum(),
+    "hinge-of-mean": lambda z, label: hinge_of(z.mean(), label),
+}
+
+
+def expected_hinge(gates: dict[int, Tensor], layers: Sequence[int], reading: str = "mean") -> Tensor:
     """Equation 5 word by word."""
     total = torch.zeros((), dtype=torch.float64)
     for layer in layers:
         for sentence, row in enumerate(BATCH["gate_labels"].tolist()):
             for position, label in enumerate(row):
-                z = gates[layer][position, sentence]
-                if label == SOURCE:
-                    wrong = (0.5 - z).clamp(min=0)
-                elif label == TARGET:
-                    wrong = (z - 0.5).clamp(min=0)
-                else:
-                    continue
-                total = total + (wrong.mean() if mean else wrong.sum())
+                if label != IGNORE:
+                    total = total + READINGS[reading](gates[layer][position, sentence], label)
     return total
 
 
 @pytest.mark.parametrize(
-    ("options", "layers", "mean", "weight"),
+    ("options", "layers", "weight"),
     [
-        ({}, [1, 2, 3], True, 1.0),
-        ({"gate_lambda": 2.5}, [1, 2, 3], True, 2.5),
-        ({"gate_reduction": "sum"}, [1, 2, 3], False, 1.0),
-        ({"regularized_layers": "2"}, [2], True, 1.0),
-        ({"regularized_layers": "1,3", "gate_reduction": "sum", "gate_lambda": 0.5}, [1, 3], False, 0.5),
+        ({}, [1, 2, 3], 1.0),
+        ({"gate_lambda": 2.5}, [1, 2, 3], 2.5),
+        ({"gate_reduction": "sum"}, [1, 2, 3], 1.0),
+        ({"gate_reduction": "hinge-of-mean"}, [1, 2, 3], 1.0),
+        ({"gate_reduction": "hinge-of-mean", "gate_layer_reduction": "mean"}, [1, 2, 3], 1.0),
+        ({"regularized_layers": "2"}, [2], 1.0),
+        ({"regularized_layers": "1,3", "gate_reduction": "sum", "gate_lambda": 0.5}, [1, 3], 0.5),
+        ({"regularized_layers": "1,3", "gate_layer_reduction": "mean"}, [1, 3], 1.0),
     ],
 )
-def test_loss_is_cross_entropy_plus_weighted_hinge(
-    options: dict[str, Any], layers: list[int], mean: bool, weight: float
-) -> None:
+def test_loss_is_cross_entropy_plus_weighted_hinge(options: dict[str, Any], layers: list[int], weight: float) -> None:
     model, criterion = make_pair(criterion={"label_smoothing": 0.1, **options})
     loss, sample_size, log = criterion(model, BATCH)
     plain = LabelSmoothedCrossEntropyCriterion(Namespace(target_dictionary=DICTIONARY), False, 0.1)(model, BATCH)
-    hinge = expected_hinge(gates_of(model, BATCH), layers, mean)
+    hinge = expected_hinge(gates_of(model, BATCH), layers, options.get("gate_reduction", "mean"))
+    if "gate_layer_reduction" in options:
+        hinge = hinge / len(layers)
     assert hinge > 0.1
     assert_same(loss, plain[0] + weight * hinge)
     assert sample_size == plain[1] == 12  # 9 words and 3 ends of sentence
@@ -333,7 +356,7 @@ def test_layer_drop_of_every_layer() -> None:
 
 # --- what is logged ---------------------------------------------------------------------------------------------------
 
-METERS = ("gate_loss", "gate_mean", "gate_var", "gate_agreement", "loss", "nll_loss")
+METERS = ("gate_loss", "gate_mean", "gate_var", "gate_agreement", "gate_mean_agreement", "loss", "nll_loss")
 
 
 def logged(criterion: Any, updates: list[list[dict[str, Any]]]) -> dict[str, float]:
@@ -345,10 +368,13 @@ def logged(criterion: Any, updates: list[list[dict[str, Any]]]) -> dict[str, flo
     return {name: float(values[name]) for name in METERS}
 
 
-def test_meters_equal_direct_computation() -> None:
-    model, criterion = make_pair()
+@pytest.mark.parametrize("sentence_avg", [False, True])
+def test_meters_equal_direct_computation(sentence_avg: bool) -> None:
+    """Also with --sentence-avg, under which fairseq's ``loss`` is by sentence and its ``nll_loss`` by token."""
+    model, criterion = make_pair(criterion={"sentence_avg": sentence_avg})
     model.eval(), criterion.eval()
     components, agreeing, labelled, gate_loss, tokens = [], 0, 0, 0.0, 0
+    gates_agreeing, gates_labelled = 0, 0
     logs = []
     for batch in (BATCH, OTHER_BATCH):
         logs.append(criterion(model, batch)[2])
@@ -360,12 +386,15 @@ def test_meters_equal_direct_computation() -> None:
             source, target = z[batch["gate_labels"] == SOURCE], z[batch["gate_labels"] == TARGET]
             agreeing += int((source > 0.5).sum() + (target < 0.5).sum())
             labelled += source.numel() + target.numel()
+            gates_agreeing += int((source.mean(-1) > 0.5).sum() + (target.mean(-1) < 0.5).sum())
+            gates_labelled += len(source) + len(target)
             gate_loss += float((0.5 - source).clamp(min=0).mean(-1).sum() + (target - 0.5).clamp(min=0).mean(-1).sum())
     z = torch.cat(components)
     expected = {
         "gate_mean": float(z.mean()),
         "gate_var": float(z.var(unbiased=False)),
         "gate_agreement": agreeing / labelled,
+        "gate_mean_agreement": gates_agreeing / gates_labelled,
         "gate_loss": gate_loss / tokens,
     }
     assert abs(expected["gate_mean"] - 0.5) > 1e-3 and abs(expected["gate_agreement"] - 0.5) > 1e-3
@@ -415,3 +444,14 @@ def test_without_lambda_no_labels_are_needed() -> None:
     task = make_task()
     make_model("rcg_transformer", task=task)
     assert make_criterion(task, gate_lambda=0.0).gate_lambda == 0
+
+
+@pytest.mark.parametrize(
+    "option", [{"gate_reduction": "hinge-of-mean"}, {"gate_layer_reduction": "mean"}, {"regularized_layers": "1"}]
+)
+def test_refuses_options_of_the_regularizer_without_labels(option: dict[str, Any]) -> None:
+    task = make_task()
+    make_model("rcg_transformer", task=task)
+    flag = "--" + next(iter(option)).replace("_", "-")
+    with pytest.raises(UserError, match=rf"{flag} .*--load-gate-labels"):
+        make_criterion(task, gate_lambda=0.0, **option)

@@ -22,11 +22,12 @@ import sacrebleu
 import torch
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
+from torch import Tensor
 
 import fairseq_ctxgates
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE
 from fairseq_ctxgates.data.data_directory import Split, find_splits, fingerprint
-from fairseq_ctxgates.data.side_stream_writer import SideStreamWriter
+from fairseq_ctxgates.data.side_stream_writer import write_side_stream
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations.stream import Relations
 from fairseq_ctxgates.tasks.context_translation import ContextTranslationConfig, ContextTranslationTask
@@ -72,18 +73,15 @@ def write_gate_labels(
     """Write the stream of gate labels of each split: :func:`labels_of` its target tokens."""
     for split in find_splits(data, *langs):
         if split.name in splits:
-            with SideStreamWriter(split.stream_prefix("gate"), np.uint8, {"fingerprint": fingerprint(split)}) as writer:
-                for row in split.load_language(split.target_lang):
-                    writer.add(labels_of(row))
+            labels = (labels_of(row) for row in split.load_language(split.target_lang))
+            write_side_stream(split.stream_prefix("gate"), np.uint8, {"fingerprint": fingerprint(split)}, labels)
 
 
 def write_relations(data: Path, split_name: str, rows: Sequence[Any], langs: Tuple[str, str] = ("de", "en")) -> None:
     """Write the stream of relations of a split, given the row of each sentence."""
     split = Split(data, split_name, *langs)
     metadata = {"fingerprint": fingerprint(split, Relations.languages)}
-    with SideStreamWriter(split.stream_prefix(Relations.name), np.int32, metadata) as writer:
-        for row in rows:
-            writer.add(np.asarray(row))
+    write_side_stream(split.stream_prefix(Relations.name), np.int32, metadata, rows)
 
 
 def setup_task(data: Any, **options: Any) -> Any:
@@ -214,6 +212,19 @@ def check_same_translations(found: Dict[int, Hypothesis], expected: Dict[int, Hy
         assert abs(found[number].score - hypothesis.score) <= 1e-4
 
 
+def parameters(checkpoint: Path) -> Dict[str, Tensor]:
+    """A checkpoint's parameters, without the buffers, which fairseq 0.12.2 leaves uninitialised."""
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))["model"]
+    return {name: value for name, value in state.items() if not name.endswith(("_float_tensor", "version"))}
+
+
+def check_same_parameters(found: Dict[str, Tensor], expected: Dict[str, Tensor], tolerance: float = 0.0) -> None:
+    """Parameters by name, each component equal but for the tolerance."""
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.allclose(found[name], value, rtol=0, atol=tolerance), name
+
+
 def check_checkpoint_activations(data: Path, folder: Path, *options: Any) -> None:
     """Training with --checkpoint-activations is the same as without. By gradient descent: Adam makes a step of full
     length of a gradient that is 0 but for rounding."""
@@ -221,10 +232,8 @@ def check_checkpoint_activations(data: Path, folder: Path, *options: Any) -> Non
     weights = []
     for name, extra in (("without", ()), ("with", ("--checkpoint-activations",))):
         train(data, folder / name, *options, *extra, *descent)
-        weights.append(checkpoint_utils.load_checkpoint_to_cpu(str(folder / name / "checkpoint_last.pt"))["model"])
-    for name, value in weights[0].items():
-        if not name.endswith(("_float_tensor", "version")):  # buffers that fairseq 0.12.2 leaves uninitialised
-            torch.testing.assert_close(weights[1][name], value, rtol=0, atol=1e-6, msg=name)
+        weights.append(parameters(folder / name / "checkpoint_last.pt"))
+    check_same_parameters(weights[1], weights[0], 1e-6)
 
 
 def check_options_train(data: Path, folder: Path, model: Sequence[Any], options: Sequence[Any]) -> None:

@@ -1,4 +1,4 @@
-"""The commands of README pages, run as they stand there."""
+"""The commands of README pages and of the examples' scripts, run as they stand there, or recorded."""
 
 from __future__ import annotations
 
@@ -6,11 +6,27 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
-from typing import Dict
+from typing import Dict, List, Sequence
+
+import fairseq_ctxgates
 
 ROOT = Path(__file__).parent.parent.parent
 README = ROOT / "README.md"
+PAPERS = ("car", "fra", "isg", "rcg")  # the examples with the papers' settings
+RECORDED = ("ctxgates", "fairseq-preprocess", "fairseq-train", "fairseq-generate", "fairseq-interactive")
+# In the place of these programs: writes its name and arguments to a file, and gives what a script needs to go on.
+RECORDER = r"""#!/usr/bin/env bash
+name=${0##*/}
+[ "$*" != user-dir ] || { echo "$USER_DIR"; exit; }
+printf '%s\0' "$name" "$@" $'\n' >>"$RECORD"
+[ "$name" != fairseq-generate ] || printf 'D-0\t0\tword\n'
+while [ $# -gt 1 ]; do
+    [ "$1" != --save-dir ] || mkdir -p "$2"
+    shift
+done
+"""
 
 
 def run_block(name: str, smaller: Dict[str, str], folder: Path, page: Path = README) -> str:
@@ -33,3 +49,59 @@ def run_block(name: str, smaller: Dict[str, str], folder: Path, page: Path = REA
     )
     assert finished.returncode == 0, finished.stdout
     return finished.stdout
+
+
+def blocks(page: Path) -> List[str]:
+    """The commands of a page: its blocks that are marked as such."""
+    return re.findall(r"```bash\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def record(script: str, folder: Path, *arguments: object, **environment: str) -> List[List[str]]:
+    """Run a script in a folder with recorders in the place of fairseq's commands and ours, as bash hands them their
+    arguments. Other programs run.
+
+    Returns:
+        the name and the arguments of each command, in order
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        programs = Path(temporary) / "bin"
+        programs.mkdir()
+        for name in RECORDED:
+            (programs / name).write_text(RECORDER, encoding="utf-8")
+            (programs / name).chmod(0o755)
+        for name in ("sacremoses", "subword-nmt"):
+            (programs / name).symlink_to("/bin/true")
+        record_file = Path(temporary) / "record"
+        record_file.touch()
+        variables = {
+            "PATH": os.pathsep.join([str(programs), os.environ["PATH"]]),
+            "RECORD": str(record_file),
+            "USER_DIR": str(Path(fairseq_ctxgates.__file__).parent),
+        }
+        finished = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", script, "script", *map(str, arguments)],
+            cwd=folder,
+            env={**os.environ, **variables, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert finished.returncode == 0, finished.stdout
+        commands: List[List[str]] = [[]]
+        for word in record_file.read_text(encoding="utf-8").split("\0")[:-1]:
+            if word == "\n":
+                commands.append([])
+            else:
+                commands[-1].append(word)
+        return commands[:-1]
+
+
+def page_commands(page: Path, folder: Path) -> List[List[str]]:
+    """The commands of a page, recorded; see :func:`record`."""
+    return [command for block in blocks(page) for command in record(block, folder)]
+
+
+def value_of(option: str, command: Sequence[str]) -> str:
+    """The value of an option of a command, the last one if it is given twice."""
+    places = [place for place, word in enumerate(command) if word == option]
+    return command[places[-1] + 1]

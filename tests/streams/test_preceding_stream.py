@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fairseq_ctxgates.commands.preceding_sentences import main as preceding_sentences
 from fairseq_ctxgates.data.data_directory import Split, fingerprint
-from fairseq_ctxgates.data.side_stream_writer import SideStreamWriter
+from fairseq_ctxgates.data.side_stream_writer import write_side_stream
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.inter_sentence.preceding_sentences import PrecedingSentences
 from tests.helpers.corpus import binarize, make_dictionary, write_split
@@ -665,9 +665,7 @@ def write_rows(data: Path, rows: Sequence[Sequence[int]]) -> None:
     """A stream with these rows and the right fingerprint."""
     split = Split(data, "train", "de", "en")
     metadata = {"fingerprint": fingerprint(split, PrecedingSentences.languages)}
-    with SideStreamWriter(split.stream_prefix("preceding"), np.int64, metadata) as writer:
-        for row in rows:
-            writer.add(np.array(row, dtype=np.int64))
+    write_side_stream(split.stream_prefix("preceding"), np.int64, metadata, rows)
 
 
 def test_any_earlier_sentence_may_be_the_preceding_one(copied: Path) -> None:

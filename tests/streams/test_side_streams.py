@@ -16,7 +16,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE
 from fairseq_ctxgates.data.data_directory import Split, find_splits, fingerprint
 from fairseq_ctxgates.data.side_stream import SideStream
-from fairseq_ctxgates.data.side_stream_writer import SideStreamWriter
+from fairseq_ctxgates.data.side_stream_writer import write_side_stream, write_side_streams
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.tasks import context_translation
 from tests.helpers.corpus import binarize
@@ -176,9 +176,7 @@ class Sketches(SideStream[FairseqDataclass]):
 
 def write_sketches(split: Split, rows: List[List[int]]) -> None:
     metadata = {"fingerprint": fingerprint(split, Sketches.languages)}
-    with SideStreamWriter(split.stream_prefix("sketch"), np.int32, metadata) as writer:
-        for row in rows:
-            writer.add(np.array(row))
+    write_side_stream(split.stream_prefix("sketch"), np.int32, metadata, rows)
 
 
 @pytest.fixture
@@ -231,8 +229,8 @@ def listing(folder: Path) -> Dict[str, bytes]:
 def test_interrupted_writer_leaves_the_old_stream(data: Path, error: BaseException) -> None:
     before = listing(data)
     with pytest.raises(type(error)):
-        with SideStreamWriter(data / "train.gate.de-en", np.uint8, {}) as writer:
-            writer.add(np.zeros(3))
+        with write_side_streams({data / "train.gate.de-en": {}}, np.uint8) as writers:
+            writers[data / "train.gate.de-en"].add(np.zeros(3))
             raise error
     assert listing(data) == before
 
@@ -240,14 +238,13 @@ def test_interrupted_writer_leaves_the_old_stream(data: Path, error: BaseExcepti
 def test_failure_while_finishing_leaves_the_old_stream(data: Path) -> None:
     before = listing(data)
     with pytest.raises(TypeError):
-        with SideStreamWriter(data / "train.gate.de-en", np.uint8, {"options": object()}) as writer:
-            writer.add(np.zeros(3))
+        write_side_stream(data / "train.gate.de-en", np.uint8, {"options": object()}, [np.zeros(3)])
     assert listing(data) == before
 
 
 def test_interrupted_writer_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        with SideStreamWriter(tmp_path / "train.gate.de-en", np.uint8, {}):
+        with write_side_streams({tmp_path / "train.gate.de-en": {}}, np.uint8):
             raise KeyboardInterrupt
     assert not list(tmp_path.iterdir())
 
@@ -297,9 +294,7 @@ def test_changed_dictionary(data: Path, lang: str) -> None:
 
 def write_rows(data: Path, rows: List[np.ndarray]) -> None:
     metadata = {"fingerprint": fingerprint(Split(data, "train", "de", "en"))}
-    with SideStreamWriter(data / "train.gate.de-en", np.uint8, metadata) as writer:
-        for row in rows:
-            writer.add(row)
+    write_side_stream(data / "train.gate.de-en", np.uint8, metadata, rows)
 
 
 def test_wrong_number_of_rows(data: Path) -> None:
@@ -324,11 +319,28 @@ def test_truncated_stream(data: Path, extension: str) -> None:
 
 
 def test_stream_of_another_run(data: Path) -> None:
-    """The index of one stream with the rows of another, as copying by hand leaves them."""
-    metadata = json.loads((data / "train.gate.de-en.json").read_text())
-    metadata["rows"] = 59
-    (data / "train.gate.de-en.json").write_text(json.dumps(metadata))
-    refused(data, "train.gate.de-en", "60 rows", "59", REMEDY)
+    """The rows of one stream under the index of another, as copying by hand leaves them."""
+    rows = data / "train.gate.de-en.bin"
+    rows.write_bytes(bytes(len(rows.read_bytes())))
+    refused(data, "train.gate.de-en.{bin,idx,json} are damaged", REMEDY)
+
+
+def test_splits_of_different_runs(data: Path) -> None:
+    """The streams of a directory are made in the same way: none is accepted beside one made with other options."""
+    path = data / "valid.gate.de-en"
+    rows = [labels_of(row) for row in Split(data, "valid", "de", "en").load_language("en")]
+    metadata = {"fingerprint": fingerprint(Split(data, "valid", "de", "en")), "options": {"strategy": "mean"}}
+    write_side_stream(path, np.uint8, metadata, rows)
+    for split in ("train", "valid"):
+        refused(data, "train.gate.de-en", "valid.gate.de-en", "one run", "options differ", REMEDY, split=split)
+
+
+def test_a_stream_without_digest(data: Path) -> None:
+    path = data / "train.gate.de-en.json"
+    metadata = json.loads(path.read_text())
+    del metadata["digest"]
+    path.write_text(json.dumps(metadata))
+    refused(data, "train.gate.de-en.json", "earlier version", REMEDY)
 
 
 @pytest.mark.parametrize("split", ["train", "valid"])

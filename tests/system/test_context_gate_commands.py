@@ -28,11 +28,13 @@ from tests.helpers.fairseq_commands import (
     Hypothesis,
     check_ensemble_scores,
     check_logged_bleu,
+    check_same_parameters,
     check_same_translations,
     generate,
     hypotheses,
     logged,
     make_pairs,
+    parameters,
     run,
     train,
     train_in_two_processes,
@@ -41,7 +43,7 @@ from tests.helpers.fairseq_commands import (
 )
 from tests.helpers.trained import Trained, train_models
 
-METERS = ("gate_loss", "gate_mean", "gate_var", "gate_agreement")
+METERS = ("gate_loss", "gate_mean", "gate_var", "gate_agreement", "gate_mean_agreement")
 
 
 @pytest.fixture(scope="module")
@@ -64,18 +66,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 def unlabelled(trained: Trained) -> Path:
     """The data directory without gate labels."""
     return trained.folder / "unlabelled"
-
-
-def parameters(checkpoint: Path) -> Dict[str, Tensor]:
-    """A checkpoint's parameters, without the buffers, which fairseq 0.12.2 leaves uninitialised."""
-    state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))["model"]
-    return {name: value for name, value in state.items() if not name.endswith(("_float_tensor", "version"))}
-
-
-def check_same(found: Dict[str, Tensor], expected: Dict[str, Tensor], tolerance: float = 0.0) -> None:
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        assert torch.allclose(found[name], value, rtol=0, atol=tolerance), name
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +114,7 @@ def test_resumed_run_equals_uninterrupted(trained: Trained, tmp_path: Path) -> N
     log = train(trained.data, tmp_path, *GATED, *resume, "--no-epoch-checkpoints")
     expected = [(entry["loss"], entry["gate_loss"]) for entry in logged(trained.logs["gated"])]
     assert [(entry["loss"], entry["gate_loss"]) for entry in logged(log)] == expected[3:]
-    check_same(parameters(tmp_path / "checkpoint_last.pt"), parameters(trained["gated"]))
+    check_same_parameters(parameters(tmp_path / "checkpoint_last.pt"), parameters(trained["gated"]))
 
 
 def test_checkpoint_activations(trained: Trained, tmp_path: Path) -> None:
@@ -134,7 +124,9 @@ def test_checkpoint_activations(trained: Trained, tmp_path: Path) -> None:
         assert {meter: found[meter] for meter in ("loss", "gnorm", *METERS)} == {
             meter: expected[meter] for meter in ("loss", "gnorm", *METERS)
         }
-    check_same(parameters(tmp_path / "checkpoint1.pt"), parameters(trained.folder / "gated" / "checkpoint1.pt"), 1e-4)
+    check_same_parameters(
+        parameters(tmp_path / "checkpoint1.pt"), parameters(trained.folder / "gated" / "checkpoint1.pt"), 1e-4
+    )
 
 
 def test_layer_drop(trained: Trained, unlabelled: Path, tmp_path: Path) -> None:
@@ -149,7 +141,9 @@ def test_layer_drop(trained: Trained, unlabelled: Path, tmp_path: Path) -> None:
     (model,), _, _ = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], overrides)
     saved = parameters(checkpoint)
     kept = {name.replace(".layers.1.", ".layers.0."): saved[name] for name in saved if "decoder.layers.1." in name}
-    check_same({name: value for name, value in model.state_dict().items() if "decoder.layers." in name}, kept)
+    check_same_parameters(
+        {name: value for name, value in model.state_dict().items() if "decoder.layers." in name}, kept
+    )
     found = generate(unlabelled, checkpoint, "--model-overrides", keep)
     assert len(found) == 12
 
@@ -182,7 +176,7 @@ def check_same_training(found: List[Dict[str, Any]], found_parameters: Dict[str,
     for entry, expected_entry in zip(found, entries):
         for meter in ("loss", "nll_loss", "gnorm", *METERS):
             assert float(entry[meter]) == pytest.approx(float(expected_entry[meter]), abs=0.0011), meter
-    check_same(found_parameters, expected_parameters, 1e-4)
+    check_same_parameters(found_parameters, expected_parameters, 1e-4)
 
 
 def test_update_freq(trained: Trained, whole_corpus: Any, tmp_path: Path) -> None:
@@ -283,7 +277,7 @@ def test_average_of_checkpoints_translates(trained: Trained, unlabelled: Path, t
     inputs = ("--inputs", str(trained.folder / "gated"), "--num-epoch-checkpoints", "2")
     ctxgates.main(["average-checkpoints", *inputs, "--output", str(average)])
     second, third = (parameters(trained.folder / "gated" / f"checkpoint{epoch}.pt") for epoch in (2, 3))
-    check_same(parameters(average), {name: (second[name] + third[name]) / 2 for name in second}, 1e-6)
+    check_same_parameters(parameters(average), {name: (second[name] + third[name]) / 2 for name in second}, 1e-6)
     assert len(generate(unlabelled, average)) == 12
 
 
@@ -306,7 +300,7 @@ def test_warm_start(trained: Trained, tmp_path: Path) -> None:
     assert len(gates) == 8
     duplicates = re.compile(r"encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)")  # fairseq 0.12.2
     expected = {name: value for name, value in plain.items() if not duplicates.fullmatch(name)}
-    check_same({name: value for name, value in found.items() if name not in gates}, expected)
+    check_same_parameters({name: value for name, value in found.items() if name not in gates}, expected)
 
 
 def test_warm_start_from_a_checkpoint_that_lacks_something(trained: Trained, tmp_path: Path) -> None:

@@ -1,43 +1,89 @@
-"""Every fairseq-train command with our user dir in the examples and every YAML file names options that exist."""
+"""Every command on the pages of the papers and every training of their scripts names options that exist, with the
+papers' settings."""
 
-import re
-import shlex
+from __future__ import annotations
+
+import tempfile
+from importlib import import_module
 from pathlib import Path
-from typing import Iterator, List, Tuple
+from typing import Any, List, NamedTuple
 
 import pytest
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
+import ctxgates
 import fairseq_ctxgates.models
 import fairseq_ctxgates.tasks  # noqa: F401
+from fairseq_ctxgates.analysis import get_analysis
 from fairseq_ctxgates.models.context_model import ContextModel
 from tests.helpers.models import make_task
+from tests.helpers.pages import PAPERS, README, ROOT, page_commands
 
-ROOT = Path(__file__).parent.parent.parent
-USER_DIR_TEXT = '"$(ctxgates user-dir)"'
-USER_DIR = str(ROOT / "fairseq_ctxgates")
-
-
-def training_commands() -> Iterator[Tuple[str, List[str]]]:
-    for path in sorted([ROOT / "README.md", *(ROOT / "examples").glob("*/README.md")]):
-        for block in re.findall(r"```bash\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL):
-            for line in block.replace("\\\n", " ").splitlines():
-                if line.startswith("fairseq-train ") and USER_DIR_TEXT in line:
-                    yield path.parent.name, shlex.split(line.replace(USER_DIR_TEXT, USER_DIR))[1:]
+FAIRSEQ_PARSERS = {
+    "fairseq-train": options.get_training_parser,
+    "fairseq-generate": options.get_generation_parser,
+    "fairseq-interactive": options.get_interactive_generation_parser,
+}
 
 
-COMMANDS = list(training_commands())
+class Command(NamedTuple):
+    """A recorded command, and the example that it is of."""
+
+    example: str
+    words: List[str]
+
+    def __str__(self) -> str:
+        return f"{self.example}: {' '.join(self.words[:3])}"
 
 
-def test_there_are_commands() -> None:
-    assert len(COMMANDS) >= 4
+def record_pages() -> List[Command]:
+    """The commands of the README and of the papers' pages, in a folder with empty text files."""
+    with tempfile.TemporaryDirectory() as folder:
+        for split in ("train", "valid", "test"):
+            for ending in ("docids", "de", "en", "zh"):
+                (Path(folder) / f"{split}.{ending}").touch()
+        pages = {"README": README, **{name: ROOT / "examples" / name / "README.md" for name in PAPERS}}
+        return [Command(name, words) for name, page in pages.items() for words in page_commands(page, Path(folder))]
 
 
-@pytest.mark.parametrize("arguments", [command for _, command in COMMANDS])
-def test_every_option_is_known_and_reaches_the_model(arguments: List[str]) -> None:
+def parse(words: List[str]) -> Any:
+    """The options of a command, by its own parser; SystemExit if one does not exist or has another kind of value."""
+    if words[0] == "fairseq-preprocess":
+        return options.get_preprocessing_parser().parse_args(words[1:])
+    if words[0] in FAIRSEQ_PARSERS:
+        return options.parse_args_and_arch(FAIRSEQ_PARSERS[words[0]](), words[1:])
+    if words[1] == "analyze":
+        return get_analysis(words[2]).parse_args(words[3:])
+    module: Any = import_module(ctxgates.COMMANDS[words[1]][0])
+    return module.get_parser().parse_args(words[2:])
+
+
+COMMANDS = record_pages()
+TRAININGS = [command for command in COMMANDS if command.words[0] == "fairseq-train"]
+SCORES = [
+    command for command in COMMANDS if command.words[2] in ("compare", "sweep", "bleu-by-length", "bleu-by-unknowns")
+]
+
+
+def test_every_page_has_commands() -> None:
+    assert {command.example for command in COMMANDS} == {"README", *PAPERS}
+    assert len(TRAININGS) >= 10 and len(SCORES) >= 10
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=str)
+def test_every_option_is_known(command: Command) -> None:
+    parse(command.words)
+
+
+@pytest.mark.parametrize("command", TRAININGS, ids=str)
+def test_options_reach_the_model(command: Command) -> None:
     """The model is built, which refuses options that would do nothing, and reads the streams that are loaded for it."""
-    args = options.parse_args_and_arch(options.get_training_parser(), arguments)
+    check_training(parse(command.words))
+
+
+def check_training(args: Any) -> Any:
+    """Build the model of a training command, which is returned."""
     assert args.task in ("context_translation", "translation")
     if args.arch.startswith("rcg_"):
         assert args.criterion == "gate_regularized_cross_entropy"
@@ -49,3 +95,40 @@ def test_every_option_is_known_and_reaches_the_model(arguments: List[str]) -> No
     }
     assert isinstance(model, ContextModel) or args.arch in ("transformer", "transformer_iwslt_de_en")
     assert task.required_streams() == {name for name, is_loaded in loaded.items() if is_loaded}
+    return model
+
+
+@pytest.mark.parametrize("command", [command for command in SCORES if command.example in PAPERS], ids=str)
+def test_bleu_is_case_insensitive_on_text_in_tokens(command: Command) -> None:
+    """As in all four papers; only Li et al.'s English-German, for which there is no command, is not."""
+    args = parse(command.words)
+    assert args.lowercase and args.tokenize == "none"
+
+
+def command_with(example: str, *words: str) -> Any:
+    """The options of the one command of an example that has these words."""
+    (found,) = (one.words for one in COMMANDS if one.example == example and set(words) <= set(one.words))
+    return parse(found)
+
+
+def test_figures_have_the_papers_columns() -> None:
+    lengths = command_with("rcg", "bleu-by-length").buckets.names
+    assert lengths == ["≤9", "10–19", "20–29", "30–39", "40–49", "50–59", ">59"]  # [0,10), ..., [60,130)
+    unknowns = command_with("car", "bleu-by-unknowns").buckets.names
+    assert len(unknowns) == 11 and unknowns == get_default_buckets("bleu-by-unknowns")
+
+
+def get_default_buckets(what: str) -> List[str]:
+    args = get_analysis(what).parse_args(["data", "--sys", "a", "--ref", "b"])
+    names: List[str] = args.buckets.names
+    return names
+
+
+def test_sweeps_have_the_papers_settings() -> None:
+    lambdas = command_with("rcg", "sweep", "gate-lambda")
+    assert lambdas.values == ["0.1", "0.5", "1", "2", "10"] and lambdas.baseline is None
+    regularized = command_with("rcg", "sweep", "regularized-layers")
+    assert regularized.values == ["1", "2", "3", "4", "all"] and regularized.baseline == "--gate-lambda 0"
+    layers = command_with("fra", "sweep", "relation-layers")
+    assert layers.values == "1 2 3 4 5 6 1-6 1-2 1-3 1-4 1-5 4-6 5-6".split()
+    assert layers.baseline == command_with("fra", "sweep", "relation-lambda").baseline == "--relation-fusion none"

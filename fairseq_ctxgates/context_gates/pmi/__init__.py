@@ -13,7 +13,15 @@ from fairseq_ctxgates.context_gates.pmi.counting import DEFAULT_MEMORY, count_ta
 from fairseq_ctxgates.context_gates.pmi.kernels import EOS
 from fairseq_ctxgates.context_gates.pmi.labelling import GateLabeller, label_split, load_labeller
 from fairseq_ctxgates.context_gates.pmi.sentences import Sentences, check_split, map_split
-from fairseq_ctxgates.context_gates.pmi.table import COUNTS, MEASURES, STRATEGIES, PMIOptions, PMITable, table_path
+from fairseq_ctxgates.context_gates.pmi.table import (
+    COUNTS,
+    MEASURES,
+    STRATEGIES,
+    PMIOptions,
+    PMITable,
+    TableMetadata,
+    table_path,
+)
 
 __all__ = [
     "COUNTS",
@@ -25,6 +33,7 @@ __all__ = [
     "PMIOptions",
     "PMITable",
     "Sentences",
+    "TableMetadata",
     "check_split",
     "count_tables",
     "label_split",

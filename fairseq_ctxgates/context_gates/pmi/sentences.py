@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import List, NamedTuple, Tuple
 
 import numpy as np
-from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
 from fairseq_ctxgates.data.data_directory import Split
@@ -48,7 +47,7 @@ def map_split(split: Split) -> Tuple[Sentences, Sentences]:
 
 def vocabulary_size(split: Split, lang: str) -> int:
     """The number of types in a language's dictionary, special symbols included; UserError without a dictionary."""
-    return len(Dictionary.load(str(split.dictionary_path(lang))))
+    return len(split.load_dictionary(lang))
 
 
 def check_split(split: Split) -> None:

@@ -43,5 +43,5 @@ def build_extractor(
     from fairseq_ctxgates.relations.extraction.corenlp_server import CoreNLPServer, ExternalServer, ManagedServer
 
     request = {**request_properties(name, language), **(properties or {})}
-    servers: Sequence[CoreNLPServer] = [ExternalServer(url.rstrip("/"), request, timeout) for url in urls]
+    servers: Sequence[CoreNLPServer] = [ExternalServer(url, request, timeout) for url in urls]
     return CoreNLPExtractor(name, servers or [ManagedServer(request, timeout, memory)])

@@ -1,9 +1,15 @@
-"""Stanford CoreNLP servers, through ``stanza.server.CoreNLPClient``."""
+"""Stanford CoreNLP servers, through ``stanza.server.CoreNLPClient``.
+
+Whoever may send requests to such a server may make it read files, fetch addresses, load classes and deserialize Java
+objects, and it listens on all interfaces of the machine (it has no option for another address). So a server that we
+start has a random user name and password.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+import secrets
 import shutil
 import socket
 import tempfile
@@ -12,7 +18,8 @@ import time
 from abc import ABC, abstractmethod
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Mapping, Optional
+from typing import Mapping, Optional, Tuple
+from urllib.parse import unquote, urlsplit
 
 import requests
 from google.protobuf.message import DecodeError
@@ -39,6 +46,8 @@ START_SECONDS = 300  # time limit for the start or restart of a server, and for 
 MAX_CRASHES_IN_A_ROW = 10  # crashes without an answer in between: more are not the fault of a single sentence
 TRIAL_SENTENCE = "This is a test ."
 
+Credentials = Tuple[str, str]  # user name and password
+
 INSTALLATION = (
     "run `make corenlp` in a clone of this project, or python -c 'import stanza; stanza.install_corenlp()', and set "
     "CORENLP_HOME if the folder of CoreNLP is not ~/stanza_corenlp"
@@ -53,13 +62,17 @@ class CoreNLPServer(ABC):
     """A CoreNLP server; a subclass defines how it is started, restarted and closed.
 
     Args:
-        url: address of the server
+        url: address of the server, without credentials
+        credentials: user name and password, if the server asks for them
         request: annotators and properties of each request
         timeout: time limit of a request, in seconds
     """
 
-    def __init__(self, url: str, request: Mapping[str, str], timeout: float) -> None:
+    def __init__(
+        self, url: str, credentials: Optional[Credentials], request: Mapping[str, str], timeout: float
+    ) -> None:
         self.url = url
+        self.credentials = credentials
         self.request = dict(request)
         self.milliseconds = max(1, int(1000 * timeout))
         self.requests_in_progress = 0
@@ -85,6 +98,7 @@ class CoreNLPServer(ABC):
         Raises:
             NotParsed: the server answered with an error or exceeded the time limit
             ServerLost: the server did not answer
+            UserError: the server refuses the user name and password
         """
         timeout = timeout or self.milliseconds
         properties = {**self.request, "timeout": str(timeout)}
@@ -93,11 +107,17 @@ class CoreNLPServer(ABC):
         )
         try:
             # Without reset_default the result would depend on the default properties of the server.
-            return client.annotate(text, properties=properties, reset_default=True)
+            return client.annotate(text, properties=properties, reset_default=True, auth=self.credentials)
         except TimeoutException as error:
             raise NotParsed(str(error)) from error
         except AnnotationException as error:
-            if isinstance(error.__cause__, requests.exceptions.HTTPError):
+            status = _http_status(error.__cause__)
+            if status == requests.codes.unauthorized:
+                raise UserError(
+                    f"the CoreNLP server at {self.url} cannot be used: it refuses the user name and password (401); "
+                    f"give --corenlp-url http://user:password@HOST:PORT, or name them in ~/.netrc"
+                ) from error
+            if status is not None:
                 raise NotParsed(" ".join(str(error).split())[:500]) from error
             raise ServerLost(str(error)) from error
         except DecodeError as error:
@@ -125,12 +145,42 @@ class CoreNLPServer(ABC):
     def is_alive(self) -> bool:
         """Whether the server answers."""
         with suppress(requests.exceptions.RequestException):
-            return requests.get(f"{self.url}/ping", timeout=10).ok
+            return requests.get(f"{self.url}/ping", auth=self.credentials, timeout=10).ok
         return False
 
 
+def _http_status(error: Optional[BaseException]) -> Optional[int]:
+    """The status that a server answered with, where this is the error; else None."""
+    if isinstance(error, requests.exceptions.HTTPError) and error.response is not None:
+        return error.response.status_code
+    return None
+
+
 class ExternalServer(CoreNLPServer):
-    """A CoreNLP server that the user started."""
+    """A CoreNLP server that the user started.
+
+    Args:
+        address: ``http://HOST:PORT``, or ``http://user:password@HOST:PORT`` with other characters as %XX
+
+    Raises:
+        UserError: this is not an address
+    """
+
+    def __init__(self, address: str, request: Mapping[str, str], timeout: float) -> None:
+        try:
+            parts = urlsplit(address.rstrip("/"))
+            parts.port  # noqa: B018  raises ValueError
+        except ValueError:
+            parts = urlsplit("")
+        user_and_password, _, host = parts.netloc.rpartition("@")
+        if parts.scheme not in ("http", "https") or not host:
+            shown = address.rpartition("@")[2]  # without the password
+            raise UserError(f"--corenlp-url {shown} is not an address such as http://localhost:9000")
+        credentials = None
+        if user_and_password:
+            user, _, password = user_and_password.partition(":")
+            credentials = unquote(user), unquote(password)
+        super().__init__(parts._replace(netloc=host).geturl(), credentials, request, timeout)
 
     def start(self) -> None:
         """Check that the server answers and has the models; UserError if not."""
@@ -164,8 +214,13 @@ class ManagedServer(CoreNLPServer):
     """
 
     def __init__(self, request: Mapping[str, str], timeout: float, memory: str) -> None:
-        super().__init__("", request, timeout)
+        user, password = secrets.token_hex(16), secrets.token_hex(16)
+        super().__init__("", (user, password), request, timeout)
         self.memory = memory
+        self._folder = tempfile.TemporaryDirectory(prefix="corenlp-")  # which nobody else can read
+        self._properties = Path(self._folder.name) / "server.properties"
+        self._properties.touch(mode=0o600)
+        self._properties.write_text(f"username = {user}\npassword = {password}\n")
         self._process: Optional[CoreNLPClient] = None
         self._log = tempfile.TemporaryFile(mode="w+", encoding="utf-8", errors="replace")
         self._lock = threading.Lock()
@@ -211,7 +266,9 @@ class ManagedServer(CoreNLPServer):
             stderr=self._log,
         )
         process.be_quiet = False  # otherwise the client discards the server's error messages
-        process.start_cmd[1:1] = JAVA_OPTIONS
+        # CoreNLP writes the key that shuts it down into Java's temporary folder, for everybody to read.
+        process.start_cmd[1:1] = [*JAVA_OPTIONS, f"-Djava.io.tmpdir={self._folder.name}"]
+        process.start_cmd += ["-props", str(self._properties)]  # others can read the arguments of a process
         process.start()
         return process
 
@@ -258,10 +315,11 @@ class ManagedServer(CoreNLPServer):
             self._process = None
 
     def close(self) -> None:
-        """Stop the server."""
+        """Stop the server, and remove its files."""
         self._is_closed = True
         self._stop_process()
         self._log.close()
+        self._folder.cleanup()
 
 
 def check_installation() -> None:

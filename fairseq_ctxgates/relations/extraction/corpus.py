@@ -6,7 +6,6 @@ import hashlib
 from typing import Iterator, List, Sequence, Tuple
 
 import numpy as np
-from fairseq.data import Dictionary
 from tqdm import tqdm
 
 from fairseq_ctxgates.data.data_directory import Split
@@ -28,7 +27,7 @@ class SourceText:
 
     def __init__(self, split: Split, remove_bpe: str) -> None:
         self.split, self.remove_bpe = split, remove_bpe
-        dictionary = Dictionary.load(str(split.dictionary_path(split.source_lang)))
+        dictionary = split.load_dictionary(split.source_lang)
         self._symbols, self._eos = dictionary.symbols, dictionary.eos()
         self._rows = split.load_language(split.source_lang)
         marked = sum(symbol.startswith(WORD_START) for symbol in self._symbols)

@@ -24,6 +24,7 @@ from fairseq_ctxgates.relations.extraction.extractor import RelationTuple
 from fairseq_ctxgates.relations.extraction.words import Words, unescape
 
 PARTS = RelationTuple._fields
+KEYS = ("split", "words", "tuples", "text")
 
 
 def tuples_line(split: str, words: Sequence[str], tuples: Optional[Sequence[RelationTuple]]) -> str:
@@ -69,8 +70,10 @@ def parse_lines(path: Path) -> Iterator[Tuple[str, Dict[str, Any]]]:
         with open_text(path) as file:
             for number, line in enumerate(file, 1):
                 content = json.loads(line)
-                if not isinstance(content, dict):
+                if not isinstance(content, dict) or "tuples" not in content:
                     raise ValueError("a line must be an object with words and tuples")
+                if not content.keys() <= set(KEYS):
+                    raise ValueError(f"unknown keys {sorted(content.keys() - set(KEYS))}; a line has {', '.join(KEYS)}")
                 yield f"{path}, line {number}", content
     except (ValueError, EOFError, zlib.error, gzip.BadGzipFile) as error:  # ValueError: also text that is not UTF-8
         raise UserError(f"{path}, line {number or 1}: {error}; --dump shows the format of the lines") from error
@@ -91,9 +94,9 @@ def check_tuples(place: str, found: Any, num_words: int) -> Optional[List[Relati
     if found is None:
         return None
     try:
-        tuples = [RelationTuple(*(sorted(entry.get(part, [])) for part in PARTS)) for entry in found]
+        tuples = [RelationTuple(**{part: sorted(words) for part, words in entry.items()}) for entry in found]
         positions = {word for entry in tuples for part in entry for word in part}
-    except (TypeError, AttributeError) as error:
+    except (TypeError, AttributeError) as error:  # TypeError: also a part that is missing, or has another name
         raise UserError(f'{place}: a tuple must be {{"subject": [...], "relation": [...], "object": [...]}}') from error
     wrong = [word for word in positions if type(word) is not int or not 0 <= word < num_words]
     if wrong:

@@ -1,0 +1,67 @@
+"""Nothing goes on when the process that started it is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Callable
+
+import pytest
+
+pytestmark = pytest.mark.process
+
+SLEEPER = """
+import os, sys, time
+with open(sys.argv[1], "a") as file:
+    file.write(f"{os.getpid()}\\n")
+time.sleep(600)
+"""
+STARTS = {
+    "a command": """
+import subprocess, sys
+from fairseq_ctxgates.processes import ends_with_parent
+subprocess.run([sys.executable, "-m", "sleeper", sys.argv[1]], preexec_fn=ends_with_parent())
+""",
+    "a pool": """
+import runpy, sys
+from fairseq_ctxgates.processes import process_pool
+with process_pool(2) as pool:
+    list(pool.map(runpy.run_module, ["sleeper"] * 2))
+""",
+}
+
+
+def is_running(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 30) -> bool:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.05)
+    return condition()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
+@pytest.mark.parametrize("started", STARTS)
+def test_children_end_when_their_parent_is_killed(started: str, tmp_path: Path) -> None:
+    (tmp_path / "sleeper.py").write_text(SLEEPER)
+    numbers, expected = tmp_path / "numbers", 2 if started == "a pool" else 1
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
+    parent = subprocess.Popen([sys.executable, "-c", STARTS[started], str(numbers)], env=environment)
+    try:
+        assert wait_until(lambda: numbers.exists() and numbers.read_text().count("\n") == expected)
+        children = [int(number) for number in numbers.read_text().split()]
+        assert all(map(is_running, children))
+    finally:
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+    assert wait_until(lambda: not any(map(is_running, children)))
