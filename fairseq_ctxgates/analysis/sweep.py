@@ -39,7 +39,7 @@ from fairseq_ctxgates.commands.options import language_pair
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import clean_up_on_failure
 from fairseq_ctxgates.locks import exclusive
-from fairseq_ctxgates.processes import ends_with_parent
+from fairseq_ctxgates.processes import ending_with_parent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -159,11 +159,10 @@ def fairseq(command: Sequence[str], log: Path, mode: str) -> None:
     """
     with open(log, mode) as stream:
         done = subprocess.run(
-            [sys.executable, "-m", f"fairseq_cli.{command[0]}", *command[1:]],
+            ending_with_parent([sys.executable, "-m", f"fairseq_cli.{command[0]}", *command[1:]]),
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=subprocess.STDOUT,
-            preexec_fn=ends_with_parent(),
         )
     if done.returncode:
         tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL:]

@@ -23,8 +23,18 @@ time.sleep(600)
 STARTS = {
     "a command": """
 import subprocess, sys
-from fairseq_ctxgates.processes import ends_with_parent
-subprocess.run([sys.executable, "-m", "sleeper", sys.argv[1]], preexec_fn=ends_with_parent())
+from fairseq_ctxgates.processes import ending_with_parent
+subprocess.run(ending_with_parent([sys.executable, "-m", "sleeper", sys.argv[1]]))
+""",
+    "a CoreNLP server": """
+import sys, time
+from fairseq_ctxgates.relations.extraction.corenlp import request_properties
+from fairseq_ctxgates.relations.extraction.corenlp_server import ManagedServer, check_installation
+check_installation()
+server = ManagedServer(request_properties("corenlp-openie", "en"), 60, "1G")._start_process().server
+with open(sys.argv[1], "a") as file:
+    file.write(f"{server.pid}\\n")
+time.sleep(600)
 """,
     "a pool": """
 import runpy, sys

@@ -18,7 +18,7 @@ import time
 from abc import ABC, abstractmethod
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Mapping, Optional, Tuple
+from typing import Dict, Mapping, Optional, Tuple
 from urllib.parse import unquote, urlsplit
 
 import requests
@@ -33,6 +33,7 @@ from stanza.server.client import (
 )
 
 from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.processes import ending_with_parent
 from fairseq_ctxgates.relations.extraction.extractor import NotParsed
 
 logger = logging.getLogger(__name__)
@@ -76,6 +77,7 @@ class CoreNLPServer(ABC):
         self.request = dict(request)
         self.milliseconds = max(1, int(1000 * timeout))
         self.requests_in_progress = 0
+        self._clients: Dict[Tuple[str, int], CoreNLPClient] = {}
 
     @abstractmethod
     def start(self) -> None:
@@ -102,12 +104,11 @@ class CoreNLPServer(ABC):
         """
         timeout = timeout or self.milliseconds
         properties = {**self.request, "timeout": str(timeout)}
-        client = CoreNLPClient(
-            start_server=StartServer.DONT_START, endpoint=self.url, timeout=timeout, output_format="serialized"
-        )
         try:
             # Without reset_default the result would depend on the default properties of the server.
-            return client.annotate(text, properties=properties, reset_default=True, auth=self.credentials)
+            return self._client(self.url, timeout).annotate(
+                text, properties=properties, reset_default=True, auth=self.credentials
+            )
         except TimeoutException as error:
             raise NotParsed(str(error)) from error
         except AnnotationException as error:
@@ -122,6 +123,14 @@ class CoreNLPServer(ABC):
             raise ServerLost(str(error)) from error
         except DecodeError as error:
             raise ServerLost(f"the answer is not a CoreNLP document ({error})") from error
+
+    def _client(self, url: str, timeout: int) -> CoreNLPClient:
+        """What sends requests with this time limit; made once, because stanza keeps each until the process ends."""
+        if (url, timeout) not in self._clients:
+            self._clients[url, timeout] = CoreNLPClient(
+                start_server=StartServer.DONT_START, endpoint=url, timeout=timeout, output_format="serialized"
+            )
+        return self._clients[url, timeout]
 
     def check_models(self) -> None:
         """Parse a trial sentence, which also makes the server load its models.
@@ -269,6 +278,7 @@ class ManagedServer(CoreNLPServer):
         # CoreNLP writes the key that shuts it down into Java's temporary folder, for everybody to read.
         process.start_cmd[1:1] = [*JAVA_OPTIONS, f"-Djava.io.tmpdir={self._folder.name}"]
         process.start_cmd += ["-props", str(self._properties)]  # others can read the arguments of a process
+        process.start_cmd = ending_with_parent(process.start_cmd)
         process.start()
         return process
 
