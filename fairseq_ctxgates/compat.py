@@ -1,21 +1,8 @@
-"""Both software stacks in one place: the only file that knows how one fairseq differs from another.
+"""Both software stacks in one place: the only file that knows how one fairseq or torch differs from another.
 
-def _broadcast_objects() -> None:
-    """Let distributed training be resumed: its first process loads the checkpoint and sends it to the others, with
-    options that ``weights_only`` refuses. In the first process it has passed that protection."""
-    if not hasattr(torch.serialization, "add_safe_globals"):
-        return
-
-    def broadcast_object(obj: Any, src_rank: int, group: Any, dist_device: torch.device) -> Any:
-        objects = [obj]
-        torch.distributed.broadcast_object_list(objects, src=src_rank, group=group, device=dist_device)
-        return objects[0]
-
-    distributed_utils._broadcast_object_slow = broadcast_object
-
-
-checkpoint_utils.torch = TorchOfCheckpoints("torch")
-_broadcast_objects()
+* fairseq loads checkpoints by ``torch.load`` as it is (fairseq 0.12.2), or asks it to run whatever they hold (the main
+  branch). Importing this module makes it load them by :func:`checkpoints.loading.load`. What one process of a
+  distributed training sends to the others fairseq loads so as well, and here goes another way.
 * fairseq 0.12.2's encoder layers carry every parameter twice, for a fast path that drops the attention mask when there
   is padding. :class:`EncoderLayer` has neither.
 """
@@ -41,25 +28,6 @@ class TorchOfCheckpoints(ModuleType):
         return getattr(torch, name)
 
 
-<<<<<<< HEAD
-def _name_refused_checkpoints() -> None:
-    """Make fairseq say which checkpoint torch refused; torch names no file, and recommends to lift the protection."""
-    load = checkpoint_utils.load_checkpoint_to_cpu
-
-    @functools.wraps(load)
-    def load_checkpoint_to_cpu(path: str, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return load(path, *args, **kwargs)
-        except pickle.UnpicklingError as error:
-            reason = str(error).splitlines()[0]
-            raise UserError(
-                f"{path} holds objects that fairseq does not put into checkpoints, and was not loaded, because loading "
-                f"them can run any program; save the model again where you trust the file ({reason})"
-            ) from error
-
-    checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
-
-
 def _broadcast_objects() -> None:
     """Let distributed training be resumed: its first process loads the checkpoint and sends it to the others, with
     options that ``weights_only`` refuses. In the first process it has passed that protection."""
@@ -74,12 +42,8 @@ def _broadcast_objects() -> None:
     distributed_utils._broadcast_object_slow = broadcast_object
 
 
-_allow_fairseq_types_in_checkpoints()
-_name_refused_checkpoints()
-_broadcast_objects()
-=======
 checkpoint_utils.torch = TorchOfCheckpoints("torch")
->>>>>>> security
+_broadcast_objects()
 
 FAST_PATH_PARAMETERS = tuple(
     f"{name}_{kind}" for name in ("in_proj", "out_proj", "fc1", "fc2") for kind in ("weight", "bias")

@@ -135,10 +135,8 @@ def test_training_goes_on_with_what_the_checkpoint_says(trained: Trained, model:
 
 
 def test_two_processes_go_on_together(trained: Trained, tmp_path: Path) -> None:
-    """The first one reads the checkpoint and hands it on; with torch 2.6 and later both read it, because torch refuses
-    to unpickle what fairseq hands on."""
-    reading = () if torch.__version__ < "2" else ("--load-checkpoint-on-all-dp-ranks",)
-    common = (*OWN, *COMMON, *reading, "--max-epoch", 3)
+    """The first one reads the checkpoint and hands it on."""
+    common = (*OWN, *COMMON, "--max-epoch", 3)
     logs = []
     for name, options in (("with", CONCATENATE), ("without", ())):
         (tmp_path / name).mkdir()
