@@ -43,7 +43,7 @@ class ConcatenatedSentences(PrecedingSentences):
                 f"word; </s>, the end of sentence, is in every dictionary"
             )
         # The dataset is the one that fairseq has just built for this task: nothing has read its sources yet.
-        word = (str(options.concatenate_preceding), separator)
+        word = (str(options.concatenate_preceding) if separator != dataset.src_dict.eos() else "", separator)
         dataset.src = _Joined(dataset.src, self.sentences, rows, word, task.max_source_positions)
         dataset.src_sizes = dataset.src.sizes(self.source_lengths, self.preceding_lengths)
         dataset.sizes = (
@@ -86,7 +86,7 @@ class _Joined(Dataset):
         self.sources = sources
         self.sentences = sentences
         self.rows = rows
-        self.separator_word, self.separator = separator[0], torch.tensor(separator[1:])
+        self.separator_text, self.separator = separator[0].split(), torch.tensor(separator[1:])
         self.max_positions = max_positions
 
     def __len__(self) -> int:
@@ -101,13 +101,14 @@ class _Joined(Dataset):
         return torch.cat([preceding[-room:], self.separator, source])
 
     def get_original_text(self, index: int) -> str:
-        """The words, which ``--replace-unk`` reads of ``--dataset-impl raw``."""
+        """The words, which ``--replace-unk`` reads of ``--dataset-impl raw``. Its alignments do not count the end of
+        sentence, so as a separator it is left out."""
         source: str = self.sources.get_original_text(index)
         room = self.room(len(self.sources[index]))
         if self.rows[index] == NONE or not room:
             return source
         preceding = self.sentences.get_original_text(self.rows[index]).split()
-        return " ".join([*preceding[-room:], self.separator_word, source])
+        return " ".join([*preceding[-room:], *self.separator_text, source])
 
     def room(self, source_lengths: Lengths) -> Lengths:
         """How many words of the preceding sentence there is room for, beside a source and the separator."""

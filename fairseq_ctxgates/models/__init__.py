@@ -1,5 +1,5 @@
 """Registers the architectures."""
 
-from fairseq_ctxgates.models import context_transformer, rnnsearch
+from fairseq_ctxgates.models import context_transformer, context_transformer_align, rnnsearch
 
-__all__ = ["context_transformer", "rnnsearch"]
+__all__ = ["context_transformer", "context_transformer_align", "rnnsearch"]

@@ -120,7 +120,12 @@ class ContextModel(FairseqEncoderDecoderModel):
         inputs = {name: arguments.pop(name) for name in self.input_names if name in arguments}
         return_all_hiddens = arguments.pop("return_all_hiddens", True)
         encoder_out = self.encoder(src_tokens, src_lengths, return_all_hiddens=return_all_hiddens, **inputs)
-        return self.decoder(prev_output_tokens, encoder_out=encoder_out, **arguments)
+        return self.decode(prev_output_tokens, encoder_out, **arguments)
+
+    def decode(self, prev_output_tokens: Tensor, encoder_out: EncoderOut, **arguments: object) -> Tuple[Tensor, Extra]:
+        """Run the decoder, all positions at once; see :class:`ContextDecoder`."""
+        decoded: Tuple[Tensor, Extra] = self.decoder(prev_output_tokens, encoder_out=encoder_out, **arguments)
+        return decoded
 
     def check_training(self) -> None:
         """Raise UserError where an option of training has done nothing."""

@@ -184,6 +184,9 @@ class ContextTransformerDecoder(ContextDecoder, TransformerDecoderBase):
     def __init__(self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Embedding) -> None:
         super().__init__(cfg, dictionary, embed_tokens)
         self.embedding_parts = embedding_parts(cfg.mechanisms, "decoder", embed_tokens, dictionary, self.embed_scale)
+        # Whose attention is returned, from 0, and the mean of how many heads (None: all).
+        self.alignment_layer = self.num_layers - 1
+        self.alignment_heads: Optional[int] = None
         # By index: going through a list with LayerDrop leaves layers out.
         layers = [self.layers[place] for place in range(len(self.layers))]
         self.returns = {layer.number: layer.returns for layer in layers}
@@ -214,7 +217,7 @@ class ContextTransformerDecoder(ContextDecoder, TransformerDecoderBase):
         Args:
             full_context_alignment: no causal mask (Garg et al. 2019)
             alignment_layer, alignment_heads: whose attention is returned, from 0, and the mean of how many heads;
-                default: the last layer's, all
+                default: those of the decoder
             return_attention: without it, attention over the source is computed the faster way, which has no weights
             returns: the names of the gates and attention weights that parts shall return
 
@@ -225,7 +228,9 @@ class ContextTransformerDecoder(ContextDecoder, TransformerDecoderBase):
             (LayerDrop): gates (target length, batch, embed dim), attention (heads, batch, target length, length)
         """
         if alignment_layer is None:
-            alignment_layer = self.num_layers - 1
+            alignment_layer = self.alignment_layer
+        if alignment_heads is None:
+            alignment_heads = self.alignment_heads
         x, padding_mask = self.embed(prev_output_tokens, incremental_state)
         future_mask = None if incremental_state is not None or full_context_alignment else self.buffered_future_mask(x)
         results = self.run_layers(

@@ -29,6 +29,7 @@ from fairseq_ctxgates.mechanisms import all_mechanisms
 from fairseq_ctxgates.models.context_model import ContextModel
 from fairseq_ctxgates.models.input_options import InputOptions
 from fairseq_ctxgates.models.warm_start import warm_start
+from fairseq_ctxgates.tasks.alignments import AlignmentGenerator, wanted_alignment
 from fairseq_ctxgates.tasks.interactive_lines import LineDataset
 from fairseq_ctxgates.tasks.model_overrides import ModelOptions, refuse_unread_overrides
 
@@ -274,14 +275,25 @@ class ContextTranslationTask(TranslationTask):
                 criterion.check_model(model)
         return criterion
 
-    def build_generator(self, models: Sequence[BaseFairseqModel], args: Any, *others: Any, **kwargs: Any) -> Any:
-        """Build what translates; raises UserError where the options contradict what the models are."""
+    def build_generator(
+        self,
+        models: Sequence[BaseFairseqModel],
+        args: Any,
+        seq_gen_cls: Optional[type] = None,
+        extra_gen_cls_kwargs: Optional[Dict[str, Any]] = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Build what translates; raises UserError where the options contradict each other or what the models are."""
         if self._models:  # else it is the generator of --eval-bleu, which is built with the first model
             self._check_options()
             if self.cfg.path:  # else the task is a checkpoint's, with the options of its training
                 unread = options_without_effect(trains=False, has_criterion=False, reads_lines=True)
                 self._refuse_given(unread, "fairseq-train")
-        return super().build_generator(models, args, *others, **kwargs)
+        alignment = wanted_alignment(args, self.cfg.post_process)
+        if alignment and seq_gen_cls is None:
+            seq_gen_cls = AlignmentGenerator
+            extra_gen_cls_kwargs = {**(extra_gen_cls_kwargs or {}), "print_alignment": alignment}
+        return super().build_generator(models, args, seq_gen_cls, extra_gen_cls_kwargs, **kwargs)
 
     def _check_options(self, overridable: AbstractSet[str] = frozenset()) -> None:
         """Raise UserError where the options contradict what the models are, or each other.
@@ -295,7 +307,7 @@ class ContextTranslationTask(TranslationTask):
         known = self.required_streams() | {name for model in models for name in model.unread_streams}
         for stream in STREAMS:
             stream.check_models(self._options_of(stream), self.cfg, known)
-        _check_combination(self._wanted_streams())
+        _check_combination(self._wanted_streams(), self.cfg.load_alignments)
 
 
 def options_without_effect(*, trains: bool, has_criterion: bool, reads_lines: bool = False) -> Set[str]:
@@ -339,14 +351,16 @@ def _check_as_trained(given: Mapping[str, Optional[str]], trained: Mapping[str, 
             )
 
 
-def _check_combination(streams: Sequence[Type[SideStream]]) -> None:
-    """Raise UserError where one stream changes the sources in which another one names positions."""
+def _check_combination(streams: Sequence[Type[SideStream]], load_alignments: bool) -> None:
+    """Raise UserError where one stream changes the sources in which another one, or an alignment, names positions."""
     changing = [stream for stream in streams if stream.changes_source]
-    naming = [stream for stream in streams if stream.names_source_positions]
+    naming = [f"the stream {stream.name!r}" for stream in streams if stream.names_source_positions]
+    if load_alignments:
+        naming.append("--load-alignments")
     if changing and naming:
         raise UserError(
-            f"{as_flag(next(iter(changing[0].saved_options), changing[0].name))} does not go with the stream "
-            f"{naming[0].name!r}, whose positions are those of one sentence: leave it out"
+            f"{as_flag(next(iter(changing[0].saved_options), changing[0].name))} does not go with {naming[0]}, whose "
+            f"positions are those of one sentence: leave it out"
         )
 
 

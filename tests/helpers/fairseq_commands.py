@@ -183,6 +183,14 @@ def hypotheses(output: str) -> Dict[int, Hypothesis]:
     return found
 
 
+def printed_alignments(output: str) -> Dict[int, List[Tuple[int, int]]]:
+    """What ``--print-alignment`` printed: source and target word of each pair, by the row of the sentence."""
+    found = {}
+    for row, text in re.findall(r"^A-(\d+)\t(.*)$", output, flags=re.MULTILINE):
+        found[int(row)] = [(int(source), int(target)) for source, target in re.findall(r"(\d+)-(\d+)", text)]
+    return found
+
+
 def generate(data: Path, checkpoint: Any, *arguments: Any) -> Dict[int, Hypothesis]:
     """Run fairseq-generate on the test split."""
     return hypotheses(run("generate", data, *TASK, "--path", checkpoint, *DECODING, *arguments))

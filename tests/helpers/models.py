@@ -55,12 +55,13 @@ def build_model(
     """A model as training begins with it, or as a checkpoint is loaded into it.
 
     Args:
-        arch: ``transformer``, which is fairseq's, or an architecture of ours
+        arch: ``transformer`` or ``transformer_align``, which are fairseq's, or an architecture of ours
         options: model options that differ from ``TINY``
     """
     from_checkpoint = from_checkpoint or is_test_time_ablation(options)
     options = {**TINY, **options}
-    config = Namespace(arch=arch, **options) if arch == "transformer" else OmegaConf.create({"_name": arch, **options})
+    is_fairseqs = arch.startswith("transformer")
+    config = Namespace(arch=arch, **options) if is_fairseqs else OmegaConf.create({"_name": arch, **options})
     return (task or make_task()).build_model(config, from_checkpoint)
 
 

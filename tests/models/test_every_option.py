@@ -49,6 +49,7 @@ COMPANIONS: dict[str, dict[str, Any]] = {
 # Values that change nothing and are not refused, with the reason.
 SAME_AS_DEFAULT = {
     ("car_transformer_tiny", "smoothing_combine", "replace"): "what the default is for unknown words",
+    ("car_transformer_align_tiny", "smoothing_combine", "replace"): "what the default is for unknown words",
     ("car_rnnsearch_tiny", "smoothing_combine", "replace"): "what the default is for unknown words",
     ("isg_rnnsearch_tiny", "inter_sentence_layers", "1"): "RNNSearch has one layer, so that it means all",
 }

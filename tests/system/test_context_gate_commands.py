@@ -35,6 +35,7 @@ from tests.helpers.fairseq_commands import (
     logged,
     make_pairs,
     parameters,
+    printed_alignments,
     run,
     train,
     train_in_two_processes,
@@ -245,22 +246,10 @@ def test_print_alignment(trained: Trained, unlabelled: Path, translations: Dict[
     align = ("--print-alignment", "hard")
     output = run("generate", unlabelled, *TASK, "--path", trained["gated"], *DECODING, *align)
     check_same_translations(hypotheses(output), translations)
-    alignments = dict(re.findall(r"^A-(\d+)\t(.*)$", output, flags=re.MULTILINE))
     for number, (source, _) in enumerate(make_pairs(12, 3)):
-        pairs = [tuple(map(int, pair.split("-"))) for pair in alignments[str(number)].split()]
+        pairs = printed_alignments(output)[number]
         assert [target for _, target in pairs] == list(range(len(translations[number].text.split())))
         assert all(0 <= position < len(source.split()) for position, _ in pairs)
-
-
-def test_replace_unk(trained: Trained, translations: Dict[int, Hypothesis], tmp_path: Path) -> None:
-    """fairseq reads the raw text through the dataset. (Nothing is replaced here, and nothing can be: its generators do
-    not give the alignment in the form that its replacement reads.)"""
-    for side, lang in enumerate(("de", "en")):
-        shutil.copy(trained.data / f"dict.{lang}.txt", tmp_path)
-        (tmp_path / f"test.de-en.{lang}").write_text("".join(f"{pair[side]}\n" for pair in make_pairs(12, 3)))
-    (tmp_path / "dictionary").write_text("q1 r1\n")
-    raw = ("--dataset-impl", "raw", "--replace-unk", tmp_path / "dictionary")
-    check_same_translations(generate(tmp_path, trained["gated"], *raw), translations)
 
 
 @pytest.mark.parametrize("order", ["gated first", "plain first"])

@@ -35,9 +35,11 @@ from tests.helpers.fairseq_commands import (
     check_training_is_refused,
     differ,
     generate,
+    hypotheses,
     interactive,
     logged,
     new_parameters,
+    printed_alignments,
     run,
     train,
     train_losses,
@@ -186,18 +188,31 @@ def test_score_reference(trained: Trained) -> None:
     assert number == 20
 
 
-@pytest.mark.parametrize("model", ["isg", "concatenated"])
-def test_replace_unk(trained: Trained, model: str, tmp_path: Path) -> None:
-    """fairseq reads the text from the raw dataset, which has a stream too."""
-    checkpoint = trained[model]
+@pytest.mark.parametrize("model", ["isg", "concatenated", "rnnsearch", "stock"])
+def test_unknown_words_are_replaced(trained: Trained, model: str, tmp_path: Path) -> None:
+    """With a penalty below 0 every word is <unk>. The source words that take their places, or what the dictionary has
+    for them, are read from the raw dataset, which has a stream too. Of concatenated sentences they may be of the
+    preceding one."""
     for side, lang in enumerate(("de", "en")):
         shutil.copy(trained.data / f"dict.{lang}.txt", tmp_path)
         lines = [f"{pair[side]}\n" for document in TEXT["test"] for pair in document]
         (tmp_path / f"test.de-en.{lang}").write_text("".join(lines))
     write_preceding(tmp_path, {"test": DOCUMENTS["test"]})
-    (tmp_path / "dictionary").write_text("q1 r1\n")
-    raw = ("--dataset-impl", "raw", "--replace-unk", tmp_path / "dictionary")
-    check_same_translations(generate(tmp_path, checkpoint, *raw), generate(trained.data, checkpoint))
+    dictionary = {f"q{number}": f"r{number}" for number in range(10)}
+    (tmp_path / "dictionary").write_text("".join(f"{word} {other}\n" for word, other in dictionary.items()))
+    command = ("--path", trained[model], *TASK, *SEARCH, "--batch-size", "8", "--unkpen", "-100")
+    output = run("generate", trained.data, *command, "--print-alignment")
+    sources = dict(re.findall(r"^S-(\d+)\t(.*)$", output, flags=re.MULTILINE))
+    expected = {}
+    for row, pairs in printed_alignments(output).items():
+        words = [sources[str(row)].split()[word] for word, _ in pairs]
+        expected[row] = " ".join(dictionary.get(word, word) for word in words)
+    assert all(set(hypothesis.text.split()) == {"<unk>"} for hypothesis in hypotheses(output).values())
+
+    found = run("generate", tmp_path, *command, "--dataset-impl", "raw", "--replace-unk", tmp_path / "dictionary")
+
+    assert {row: hypothesis.text for row, hypothesis in hypotheses(found).items()} == expected
+    assert {word[0] for text in expected.values() for word in text.split()} == {"q", "r"}
 
 
 @pytest.mark.parametrize("order", ["gate first", "plain first"])

@@ -1,0 +1,82 @@
+"""Alignments of translations, which ``--print-alignment`` prints and ``--replace-unk`` reads."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.models import BaseFairseqModel
+from fairseq.sequence_generator import EnsembleModelWithAlignment, SequenceGeneratorWithAlignment
+from torch import Tensor
+
+from fairseq_ctxgates.configuration import plain
+from fairseq_ctxgates.errors import UserError
+
+
+def wanted_alignment(args: Any, post_process: Optional[str]) -> Optional[str]:
+    """The kind of alignment, ``hard`` or ``soft``, that translating with these options needs, or None.
+
+    Args:
+        args: options of generation, as a task is given them
+        post_process: of ``--remove-bpe``
+
+    Raises:
+        UserError: unknown words cannot be replaced with the other options.
+    """
+    printed = plain(getattr(args, "print_alignment", None)) or None
+    if getattr(args, "replace_unk", None) is None:
+        return printed  # type: ignore[return-value]
+    reasons = {
+        "--score-reference": getattr(args, "score_reference", False),  # there is no translation
+        "--print-alignment soft": printed == "soft",  # one word takes the place of another
+        "--remove-bpe": post_process,  # it reads the data word by word
+    }
+    for option, is_given in reasons.items():
+        if is_given:
+            raise UserError(f"--replace-unk does not go with {option}: leave one of them out")
+    return "hard"
+
+
+_OF_FAIRSEQ = ("src_tokens", "src_lengths", "prev_output_tokens")  # of a model's input
+
+
+class Alignment(List[Tuple[int, int]]):
+    """Pairs of the numbers of a source and a target token, for each target token in order, as ``--print-alignment``
+    goes through them. ``alignment[i]`` is the source token of target token i alone, as ``--replace-unk`` reads it."""
+
+    def __getitem__(self, target: int) -> int:  # type: ignore[override]
+        # A source of nothing but the end of sentence, of number 0, has no pairs.
+        return super().__getitem__(target)[0] if self else 0
+
+
+class AlignmentGenerator(SequenceGeneratorWithAlignment):
+    """fairseq's generator of translations with alignments, also for models that read side streams."""
+
+    def __init__(
+        self, models: Sequence[BaseFairseqModel], tgt_dict: Dictionary, print_alignment: str, **options: Any
+    ) -> None:
+        super().__init__(models, tgt_dict, print_alignment=print_alignment, **options)
+        self.model = _Ensemble(models)
+        self.is_hard = print_alignment == "hard"
+
+    def generate(self, models: Sequence[BaseFairseqModel], sample: Dict[str, Any], **options: Any) -> Any:
+        """As fairseq's; hard alignments are each an :class:`Alignment`."""
+        streams = {name: value for name, value in sample["net_input"].items() if name not in _OF_FAIRSEQ}
+        self.model.streams = {name: value.repeat_interleave(self.beam_size, 0) for name, value in streams.items()}
+        translations = super().generate(models, sample, **options)
+        if self.is_hard:
+            for hypothesis in (hypothesis for beams in translations for hypothesis in beams):
+                hypothesis["alignment"] = Alignment(hypothesis["alignment"])
+        return translations
+
+
+class _Ensemble(EnsembleModelWithAlignment):
+    """The models, with the inputs of side streams for those that are run once more over the translations."""
+
+    streams: Dict[str, Tensor] = {}
+
+    def forward_align(self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor) -> Tensor:
+        """The mean of the models' attention, (beams, target length, source length)."""
+        outputs = [model(src_tokens, src_lengths, prev_output_tokens, **self.streams) for model in self.models]
+        return torch.stack([extra["attn"][0] for _, extra in outputs]).mean(dim=0)
