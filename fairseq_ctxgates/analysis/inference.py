@@ -14,6 +14,7 @@ from fairseq.tasks.translation import TranslationTask
 from torch import Tensor
 
 from fairseq_ctxgates.analysis.options import add_data_options, add_split_option
+from fairseq_ctxgates.commands.options import positive
 from fairseq_ctxgates.data.data_directory import Split, find_splits
 from fairseq_ctxgates.errors import UserError
 
@@ -69,9 +70,9 @@ def add_model_options(parser: argparse.ArgumentParser, several: bool = False) ->
 
 def add_batch_options(parser: argparse.ArgumentParser) -> None:
     """The size of a batch, the device, and the model's options to override."""
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="maximum number of tokens in a batch")
+    parser.add_argument("--max-tokens", type=positive, metavar="N", help="maximum number of tokens in a batch")
     parser.add_argument(
-        "--batch-size", type=int, metavar="N", help="maximum number of sentences in a batch (default: 64)"
+        "--batch-size", type=positive, metavar="N", help="maximum number of sentences in a batch (default: 64)"
     )
     parser.add_argument("--cpu", action="store_true", help="use the CPU even where there is a GPU")
     parser.add_argument(
