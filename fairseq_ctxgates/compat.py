@@ -1,58 +1,31 @@
 """Both software stacks in one place: the only file that knows how one fairseq or torch differs from another.
 
-* torch 2.6 and later load checkpoints with ``weights_only=True`` and refuse what fairseq itself puts there (its options
-  as an ``argparse.Namespace``, the NumPy numbers of its meters). Importing this module allows those types, and no more.
-  fairseq also loads so what one process of a distributed training sends to the others, which here goes another way.
+* fairseq loads checkpoints by ``torch.load`` as it is (fairseq 0.12.2), or asks it to run whatever they hold (the main
+  branch). Importing this module makes it load them by :func:`checkpoints.loading.load`. What one process of a
+  distributed training sends to the others fairseq loads so as well, and here goes another way.
 * fairseq 0.12.2's encoder layers carry every parameter twice, for a fast path that drops the attention mask when there
   is padding. :class:`EncoderLayer` has neither.
 """
 
-import argparse
-import functools
-import pickle
+from types import ModuleType
 from typing import Any, Dict
 
-import numpy as np
 import torch
 from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed_utils
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from torch import nn
 
-from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.checkpoints.loading import load
 
 
-def _allow_fairseq_types_in_checkpoints() -> None:
-    if not hasattr(torch.serialization, "add_safe_globals"):
-        return  # torch before 2.4 unpickles whatever a checkpoint holds; the README says so
-    try:
-        from numpy._core.multiarray import _reconstruct, scalar  # NumPy 2
-    except ImportError:
-        from numpy.core.multiarray import _reconstruct, scalar  # NumPy 1
-    number_types = {type(np.dtype(name)) for name in ("bool", "int32", "int64", "float32", "float64")}
-    torch.serialization.add_safe_globals([argparse.Namespace, np.ndarray, np.dtype, *number_types])
-    for function in (_reconstruct, scalar):
-        # A checkpoint names the module of the NumPy that wrote it, which moved between NumPy 1 and 2.
-        for module in ("numpy.core.multiarray", "numpy._core.multiarray"):
-            torch.serialization.add_safe_globals([(function, f"{module}.{function.__name__}")])
+class TorchOfCheckpoints(ModuleType):
+    """torch as ``fairseq.checkpoint_utils`` sees it. Whoever else calls ``torch.load`` gets torch's own."""
 
+    load = staticmethod(load)
 
-def _name_refused_checkpoints() -> None:
-    """Make fairseq say which checkpoint torch refused; torch names no file, and recommends to lift the protection."""
-    load = checkpoint_utils.load_checkpoint_to_cpu
-
-    @functools.wraps(load)
-    def load_checkpoint_to_cpu(path: str, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return load(path, *args, **kwargs)
-        except pickle.UnpicklingError as error:
-            reason = str(error).splitlines()[0]
-            raise UserError(
-                f"{path} holds objects that fairseq does not put into checkpoints, and was not loaded, because loading "
-                f"them can run any program; save the model again where you trust the file ({reason})"
-            ) from error
-
-    checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
 
 
 def _broadcast_objects() -> None:
@@ -69,8 +42,7 @@ def _broadcast_objects() -> None:
     distributed_utils._broadcast_object_slow = broadcast_object
 
 
-_allow_fairseq_types_in_checkpoints()
-_name_refused_checkpoints()
+checkpoint_utils.torch = TorchOfCheckpoints("torch")
 _broadcast_objects()
 
 FAST_PATH_PARAMETERS = tuple(

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tanaka corpus, Japanese-English, by words, with a vocabulary so small that some are unknown: RNNSearch, and with it the
-# eight systems of Chen et al. 2017; the same budget for all.
+# Tanaka corpus, Japanese-English, by words, with a vocabulary so small that some are unknown: RNNSearch, with it the eight
+# systems of Chen et al. 2017, and two that add the vectors of all words to their embeddings; the same budget for all.
 #     examples/car/tanaka.sh TEXT_FOLDER [WORK_FOLDER]
 # TEXT_FOLDER holds {train,valid}.{ja,en} (or .gz), tokenised; the last TEST lines of train are the test set. From the
 # environment: VOCABULARY (words a language), EMBED and HIDDEN (widths), TEST, EPOCHS, SEED, SYSTEMS (names, of those below),
@@ -10,8 +10,8 @@ set -euo pipefail
 [ $# -ge 1 ] || { sed -n '2,9s/^# //p' "$0" >&2; exit 2; }
 text=$1 work=${2:-tanaka} source=ja target=en
 vocabulary=${VOCABULARY:-4000} test=${TEST:-2000}
-read -ra systems <<<"${SYSTEMS:-rnnsearch fcwm-encoder fcwm-decoder fcwm-both fcwm-all \
-ccwm-encoder ccwm-decoder ccwm-both ccwm-all}"
+read -ra systems <<<"${SYSTEMS:-rnnsearch fcwm-encoder fcwm-decoder fcwm-both fcwm-all-replace fcwm-all-add \
+ccwm-encoder ccwm-decoder ccwm-both ccwm-all-replace ccwm-all-add}"
 . "$(dirname "$0")/../functions.sh"
 
 if [ ! -e "$work/data-bin/dict.en.txt" ]; then
@@ -33,7 +33,10 @@ for model in fcwm ccwm; do
     for network in encoder decoder both; do
         train "$model-$network" $smoothing --smoothing-side "$network" --smoothing-words unknown $options
     done
-    train "$model-all" $smoothing --smoothing-side both --smoothing-words all $options
+    for combine in replace add; do
+        train "$model-all-$combine" $smoothing --smoothing-side both --smoothing-words all \
+            --smoothing-combine "$combine" $options
+    done
 done
 compare_systems --beam 4
 ctxgates analyze bleu-by-unknowns "$work/data-bin" -s ja -t en "${scored[@]}" --buckets 0,1

@@ -37,7 +37,7 @@ def table_rows(results: Dict[str, Dict[str, Any]]) -> Iterator[List[str]]:
             continue
         gates, trap = result["gates"]["all"], result["trap_gates"]["all"]
         row += [f"{gates['mean']:.3f}", f"{gates['variance']:.4f}"]
-        yield [*row, f"{gates['agreement']:.3f}", f"{gates['hinge']:.4f}", f"{trap['agreement']:.3f}"]
+        yield [*row, f"{gates['mean_agreement']:.3f}", f"{gates['mean_hinge']:.4f}", f"{trap['mean_agreement']:.3f}"]
 
 
 def format_report(results: Dict[str, Dict[str, Any]]) -> str:
@@ -55,8 +55,8 @@ def format_report(results: Dict[str, Dict[str, Any]]) -> str:
     if gated:
         majority = [f"{gated[key]['majority_share']:.3f}" for key in ("gates", "trap_gates")]
         lines += [
-            "gates: every component on test, 1 is all source; agreement: share of components on their label's side of",
-            "0.5, on test and on the collocation probe (the trap), where always the commoner label would reach "
+            "gates: every component on test, 1 is all source; agreement: share of gates whose mean is on their label's",
+            "side of 0.5, on test and on the collocation probe (the trap), where always the commoner label would reach "
             + " and ".join(majority),
         ]
     return "\n".join(lines)

@@ -30,6 +30,10 @@ ANALYSES: Dict[str, Tuple[str, str]] = {
     ),
     "cxmi": ("cxmi:CXMIAnalysis", "how many bits the preceding sentence saves for each target word"),
     "sweep": ("sweep:SweepAnalysis", "BLEU by the setting of one option, a model trained for each"),
+    "relations": (
+        "relations:RelationAnalysis",
+        "the relation mask of a sentence beside the encoder's attention; a heat map",
+    ),
     "gates": ("gates:GateAnalysis", "mean, variance and label agreement of context gates; a heat map"),
 }
 

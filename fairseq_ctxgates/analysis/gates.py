@@ -53,7 +53,10 @@ class GateSummary:
     agreement: the share of components that agree with their label: above 1/2 for source, below 1/2 for target; None
         without labels
     mean_agreement: the share of gates whose mean over the components does; None without labels
-    hinge: the regularizer (equation 5), its mean over components and labelled positions; None without labels
+    hinge: the regularizer (equation 5) of a component, its mean over components and labelled positions; None without
+        labels
+    mean_hinge: the regularizer of a gate's mean over its components, its mean over labelled positions; None without
+        labels
     """
 
     mean: float
@@ -62,6 +65,7 @@ class GateSummary:
     agreement: Optional[float] = None
     mean_agreement: Optional[float] = None
     hinge: Optional[float] = None
+    mean_hinge: Optional[float] = None
 
 
 class _DimensionSums:
@@ -117,7 +121,8 @@ class GateStatistics:
         for layer, gate in gates.items():
             sums = gate_sums([gate], is_token, labels)
             if labels is not None:
-                sums["hinge"] = gate_hinge(gate, labels)[is_token].sum()
+                sums["hinge"] = gate_hinge(gate, labels, "mean")[is_token].sum()
+                sums["mean_hinge"] = gate_hinge(gate, labels, "hinge-of-mean")[is_token].sum()
             layer_sums = self._sums.setdefault(layer, defaultdict(float))
             for key, value in sums.items():
                 layer_sums[key] += float(value)
@@ -159,6 +164,7 @@ class GateStatistics:
             agreement=sums["gate_agreeing"] / sums["gate_labelled"],
             mean_agreement=sums["gate_mean_agreeing"] / sums["gate_mean_labelled"],
             hinge=sums["hinge"] / (self.labelled_tokens * len(chosen)),
+            mean_hinge=sums["mean_hinge"] / (self.labelled_tokens * len(chosen)),
         )
 
     def dimensions(self, layer: int) -> Dict[str, List[float]]:
@@ -317,6 +323,7 @@ def summary_table(statistics: GateStatistics) -> Table:
         "agreement": ".3f",
         "agreement of means": ".3f",
         "hinge": ".4f",
+        "hinge of means": ".4f",
     }
     return Table(columns, rows)
 

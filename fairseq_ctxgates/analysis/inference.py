@@ -69,11 +69,16 @@ def add_model_options(parser: argparse.ArgumentParser, several: bool = False) ->
 
 
 def add_batch_options(parser: argparse.ArgumentParser) -> None:
-    """The size of a batch, the device, and the model's options to override."""
+    """The size of a batch, and the options of :func:`add_loading_options`."""
     parser.add_argument("--max-tokens", type=positive, metavar="N", help="maximum number of tokens in a batch")
     parser.add_argument(
         "--batch-size", type=positive, metavar="N", help="maximum number of sentences in a batch (default: 64)"
     )
+    add_loading_options(parser)
+
+
+def add_loading_options(parser: argparse.ArgumentParser) -> None:
+    """The device, and the model's options to override."""
     parser.add_argument("--cpu", action="store_true", help="use the CPU even where there is a GPU")
     parser.add_argument(
         "--model-overrides",
@@ -249,6 +254,17 @@ class Inference:
         )
         for batch in epoch.next_epoch_itr(shuffle=False):
             yield self.to_device(batch)
+
+    def sentence(self, split: str, number: int) -> Batch:
+        """A batch of one sentence of a split, by its number, from 1, on the model's device.
+
+        Raises:
+            UserError: the split does not exist, or has no sentence of this number.
+        """
+        dataset = self.load_split(split)
+        if not 1 <= number <= len(dataset):
+            raise UserError(f"--sentence {number}: split {split!r} has sentences 1 to {len(dataset)}")
+        return self.to_device(dataset.collater([dataset[number - 1]]))
 
     def to_device(self, batch: Batch) -> Batch:
         """The batch on the model's device."""

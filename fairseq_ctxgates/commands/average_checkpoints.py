@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 import torch
 
-# Importing any part of the package imports fairseq_ctxgates.compat, which sets the types that torch.load may unpickle.
+from fairseq_ctxgates.checkpoints.loading import load
 from fairseq_ctxgates.commands.options import CommandParser
 from fairseq_ctxgates.errors import UserError, exit_on_user_error
 from fairseq_ctxgates.files import atomic_write
@@ -54,13 +54,13 @@ def newest_checkpoints(
 def load_checkpoint(path: Path) -> Dict[str, Any]:
     """Load a checkpoint of fairseq to the CPU; UserError if it cannot be read or is not a checkpoint of fairseq."""
     try:
-        state = torch.load(path, map_location="cpu")
+        state = load(path, map_location="cpu")
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
-    except Exception as error:  # unpickling may raise anything
-        raise UserError(
-            f"{path} is damaged, or holds objects of types that fairseq does not save, which are refused"
-        ) from error
+    except UserError:
+        raise
+    except (EOFError, RuntimeError) as error:
+        raise UserError(f"{path} is damaged, and cannot be averaged ({error})") from error
     if not (isinstance(state, dict) and isinstance(state.get("model"), dict)):
         raise UserError(f'{path} is not a checkpoint of fairseq: it has no "model"')
     return state

@@ -20,7 +20,7 @@ from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.layer_list import parse_layers
 from fairseq_ctxgates.modules.label_smoothed_cross_entropy import smoothed_cross_entropy
 
-ReductionChoice = ChoiceEnum(["mean", "sum", "hinge-of-mean"])
+ReductionChoice = ChoiceEnum(["hinge-of-mean", "mean", "sum"])
 LayerReductionChoice = ChoiceEnum(["sum", "mean"])
 
 
@@ -33,10 +33,10 @@ class GateRegularizedCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionConfig
         metadata={"help": "weight of the gates' regularizer; 0: no regularizer, and no labels are needed"},
     )
     gate_reduction: ReductionChoice = field(  # type: ignore[valid-type]
-        default="mean",
+        default="hinge-of-mean",
         metadata={
-            "help": "the regularizer of a gate, which is a vector: the mean or the sum of its components' hinges, or "
-            "the hinge of its components' mean; it is summed over positions"
+            "help": "the regularizer of a gate, which is a vector: the hinge of its components' mean, or the mean or "
+            "the sum of its components' hinges; it is summed over positions"
         },
     )
     gate_layer_reduction: LayerReductionChoice = field(  # type: ignore[valid-type]
@@ -47,18 +47,18 @@ class GateRegularizedCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionConfig
     )
 
 
-def gate_hinge(gate: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
+def gate_hinge(gate: Tensor, labels: Tensor, reduction: str = "hinge-of-mean") -> Tensor:
     """The regularizer of one layer at each position,
 
         z* max(0.5 - z, 0) + (1 - z*) max(z - 0.5, 0),
 
-    where z is each component of the gate, and the hinges of all are reduced to one; or the mean of the components (Li
-    et al. 2020, equation 5, which subtracts a vector from a number and adds the result to a number).
+    where z is the mean of the gate's components; or each component, and the hinges of all are reduced to one (Li et al.
+    2020, equation 5, which subtracts a vector from a number and adds the result to a number).
 
     Args:
         gate: z, the weight of the source, (target length, batch, embed dim)
         labels: z*, (batch, target length): SOURCE, TARGET, or IGNORE, where the result is 0
-        reduction: ``mean`` or ``sum`` of the components' hinges, or ``hinge-of-mean``, that of their mean
+        reduction: ``hinge-of-mean``, or ``mean`` or ``sum`` of the components' hinges
 
     Returns:
         (batch, target length)
@@ -114,7 +114,7 @@ class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         ignore_prefix_size: int = 0,
         report_accuracy: bool = False,
         gate_lambda: float = 1.0,
-        gate_reduction: str = "mean",
+        gate_reduction: str = "hinge-of-mean",
         gate_layer_reduction: str = "sum",
         regularized_layers: str = "all",
     ) -> None:

@@ -124,6 +124,8 @@ def load_rows(prefix: Path) -> MMapIndexedDataset:
         index = MMapIndexedDataset.Index(str(index_path))
     except (AssertionError, ValueError, KeyError, struct.error) as error:
         raise UserError(f"{index_path} is damaged ({error}): make it again") from error
+    if not np.issubdtype(index.dtype, np.integer) or np.any(index.sizes < 0):
+        raise UserError(f"{index_path} is damaged (its rows have no lengths): make it again")
     ends = np.cumsum(index.sizes, dtype=np.int64) * np.dtype(index.dtype).itemsize
     if not np.array_equal(index._pointers, np.append(0, ends[:-1])[: len(index)]):
         raise UserError(f"{index_path} is damaged (its rows do not follow each other): make it again")

@@ -132,12 +132,14 @@ class MultiplyingAttention(MultiheadAttention):
         value: Tensor,
         key_padding_mask: Optional[Tensor] = None,
         attn_mask: Optional[Tensor] = None,
+        need_weights: bool = True,
         **kwargs: object,
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """As fairseq's. With a mask, (batch · heads, length, length), bool, true outside of M, it returns no
-        weights."""
+        """As fairseq's, but for the mask, (batch · heads, length, length), bool, true outside of M. The weights are
+        their mean over the heads, (batch, length, length)."""
         if attn_mask is None:
-            return super().forward(query, key, value, key_padding_mask=key_padding_mask, **kwargs)
+            kwargs.update(key_padding_mask=key_padding_mask, need_weights=need_weights)
+            return super().forward(query, key, value, **kwargs)
         length, batch, _ = query.shape
         heads = [
             projection(x).view(length, batch * self.num_heads, self.head_dim).transpose(0, 1)
@@ -150,4 +152,5 @@ class MultiplyingAttention(MultiheadAttention):
             scores = scores.masked_fill(is_padding, -math.inf)
         weights = self.dropout_module(utils.softmax(scores, dim=-1).type_as(scores))
         context = torch.bmm(weights, heads[2]).transpose(0, 1).reshape(length, batch, -1)
-        return self.out_proj(context), None
+        mean = weights.view(batch, self.num_heads, length, length).mean(dim=1) if need_weights else None
+        return self.out_proj(context), mean

@@ -52,6 +52,8 @@ def test_one_layer_by_hand() -> None:
     assert summary.mean_agreement == pytest.approx(2 / 3)
     # Means over components: 0, (0.3 + 0.1) / 2 and (0.1 + 0) / 2; three labelled positions.
     assert summary.hinge == pytest.approx((0 + 0.2 + 0.05) / 3)
+    # Of the means 0.8 (source), 0.3 (source), 0.35 (target).
+    assert summary.mean_hinge == pytest.approx((0 + 0.2 + 0) / 3)
     assert (statistics.sentences, statistics.tokens, statistics.labelled_tokens) == (2, 3, 3)
     assert statistics.majority_share == pytest.approx(2 / 3)
 
@@ -158,7 +160,7 @@ def checkpoint(data: Path) -> Path:
 
 def summary(mean: float, variance: float, agreement: float, hinge: float) -> dict[str, float]:
     """Of gates that do not change from token to token, and whose components are equal."""
-    means = {"dimension_variance": 0.0, "mean_agreement": agreement}
+    means = {"dimension_variance": 0.0, "mean_agreement": agreement, "mean_hinge": hinge}
     return {"mean": mean, "variance": variance, "agreement": agreement, "hinge": hinge, **means}
 
 
@@ -240,7 +242,7 @@ def test_gates_of_rnnsearch_on_data_without_labels(
     assert list(found["layers"]) == ["1"] and 0 < found["all"]["mean"] < 1 and found["all"]["agreement"] is None
     assert sum(found["histogram"]["1"]) == found["target_tokens"] * 64
     header, row, everything = files["csv"].read_text(encoding="utf-8").splitlines()
-    assert header == "layer,mean,variance,variance by dimension,agreement,agreement of means,hinge"
-    assert row.split(",")[1:] == everything.split(",")[1:] and row.endswith(",,,")
+    assert header == "layer,mean,variance,variance by dimension,agreement,agreement of means,hinge,hinge of means"
+    assert row.split(",")[1:] == everything.split(",")[1:] and row.endswith(",,,,")
     for option in ("histogram", "figure"):
         assert files[option].read_bytes().startswith(b"\x89PNG")

@@ -139,7 +139,6 @@ class Intruder:
         return os.mkdir, (str(self.path),)
 
 
-@pytest.mark.skipif(not hasattr(torch.serialization, "add_safe_globals"), reason="this torch unpickles anything")
 def test_a_checkpoint_with_a_foreign_object_is_refused_and_runs_nothing(tmp_path):
     torch.save({"model": {}, "extra_state": Intruder(tmp_path / "intruder")}, tmp_path / "a.pt")
     with pytest.raises(UserError, match="a.pt .*refused"):

@@ -22,9 +22,11 @@ from fairseq_ctxgates import analysis
 from fairseq_ctxgates.analysis import sweep
 from fairseq_ctxgates.commands import average_checkpoints, gate_labels, preceding_sentences, relations
 from fairseq_ctxgates.commands.options import CommandParser
+from fairseq_ctxgates.data.data_directory import Split
 from fairseq_ctxgates.relations.extraction import RelationExtractor, RelationTuple, shards
+from fairseq_ctxgates.relations.stream import pack_tuples
 from tests.helpers.documents import COMMON, DOCUMENTS, TEXT
-from tests.helpers.fairseq_commands import GATED, train
+from tests.helpers.fairseq_commands import GATED, SMOOTHED, train, write_relations
 from tests.helpers.trained import Trained
 
 MODULES: Dict[str, Any] = {
@@ -87,6 +89,7 @@ COMMAND_LINES: Dict[str, List[str]] = {
     "analyze sweep": [
         "data --option dropout --values 0.1 0.3 --save-dir runs --ref test.en --train=--cpu --baseline=--fp16",
     ],
+    "analyze relations": ["data --cpu --path fra.pt"],
     "analyze gates": ["data --cpu --path rcg.pt", "data --cpu --path rcg.pt --figure gates.png"],
 }
 LINES = [(command, line) for command, lines in COMMAND_LINES.items() for line in lines]
@@ -223,9 +226,13 @@ def place(trained_on_documents: Trained, tmp_path_factory: pytest.TempPathFactor
     """A folder with the files that the command lines name."""
     folder = tmp_path_factory.mktemp("commands")
     data = shutil.copytree(trained_on_documents.data, folder / "data")
-    train(data, folder / "rcg", *GATED, *COMMON, "--max-update", 1)
+    for split in DOCUMENTS:
+        sources = Split(data, split, "de", "en").load_language("de")
+        write_relations(data, split, [pack_tuples([[0, 1]] if len(source) > 2 else []) for source in sources])
+    for model, options in {"rcg": GATED, "fra": ("--arch", "fra_transformer_tiny", *SMOOTHED)}.items():
+        train(data, folder / model, *options, *COMMON, "--max-update", 1)
+        shutil.copy(folder / model / "checkpoint_last.pt", folder / f"{model}.pt")
     gate_labels.main([str(data), "-s", "de", "-t", "en"])
-    shutil.copy(folder / "rcg" / "checkpoint_last.pt", folder / "rcg.pt")
     for model in ("isg", "plain"):
         shutil.copy(trained_on_documents[model], folder / f"{model}.pt")
     (folder / "checkpoints").mkdir()

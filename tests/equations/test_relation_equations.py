@@ -193,7 +193,7 @@ def test_compare_fusion_is_the_full_mask(fusion: str) -> None:
     full = make_model("fra_transformer", relation_fusion=fusion)
     compared = make_model("fra_transformer", relation_fusion=fusion, relation_ablation="compare")
     assert (full.required_streams, compared.required_streams) == (("relation",), ())
-    assert full.state_dict().keys() == compared.state_dict().keys()
+    assert dict(full.named_parameters()).keys() == dict(compared.named_parameters()).keys()
     expected = full(**BATCH["net_input"], relation_mask=FULL)[0]
     check(compared(**BATCH["net_input"])[0], expected)
     check(compared(**INPUT)[0], expected)
@@ -225,7 +225,7 @@ def test_parameter_count(fusion: str, linear_layers: int) -> None:
     counts = [sum(parameter.numel() for parameter in model.parameters()) for model in (plain, fused)]
     assert counts[1] - counts[0] == linear_layers * (2 * d**2 + d)
     if fusion == "linear":
-        assert fused.state_dict().keys() == plain.state_dict().keys()
+        assert dict(fused.named_parameters()).keys() == dict(plain.named_parameters()).keys()
     own = {"relation_fusion": fusion, "relation_layers": "all"}
     assert count(**own) - counts[0] == 3 * linear_layers * (2 * d**2 + d)
     assert count(**own, separate_relation_attention=True) - count(**own) == 3 * 4 * (d**2 + d)

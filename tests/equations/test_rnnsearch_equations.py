@@ -433,6 +433,21 @@ def test_dropout_drops(kind: str) -> None:
 
 
 @torch.no_grad()
+def test_output_dropout_is_of_what_the_output_layer_reads() -> None:
+    """As Kuang and Xiong 2018 have it, and nothing else is dropped: each of the features is 0 or doubled."""
+    model = make_rnnsearch("isg_rnnsearch", output_dropout=0.5)
+    expected = model(**with_preceding(), features_only=True)[0]
+    torch.manual_seed(1)
+    features = model.train()(**with_preceding(), features_only=True)[0]
+    is_dropped = features.eq(0)
+    torch.testing.assert_close(features, (2 * expected).masked_fill(is_dropped, 0), rtol=0, atol=1e-10)
+    assert 0.3 < is_dropped.double().mean() < 0.7
+    torch.manual_seed(1)
+    logits = model(**with_preceding())[0]
+    torch.testing.assert_close(logits, features @ model.decoder.output_projection.weight.T, rtol=0, atol=1e-10)
+
+
+@torch.no_grad()
 def test_half_precision() -> None:
     """The scores keep their digits in float16. (With logistic functions each would have a constant part of 2048.)"""
     generator = torch.Generator().manual_seed(1)

@@ -16,7 +16,8 @@ ROOT = Path(__file__).parent.parent.parent
 README = ROOT / "README.md"
 PAPERS = ("car", "fra", "isg", "rcg")  # the examples with the papers' settings
 RECORDED = ("ctxgates", "fairseq-preprocess", "fairseq-train", "fairseq-generate", "fairseq-interactive")
-# In the place of these programs: writes its name and arguments to a file, and gives what a script needs to go on.
+SILENCED = ("sacremoses", "subword-nmt")
+# In the place of a recorded program: writes its name and arguments to a file, and gives what a script needs to go on.
 RECORDER = r"""#!/usr/bin/env bash
 name=${0##*/}
 [ "$*" != user-dir ] || { echo "$USER_DIR"; exit; }
@@ -56,21 +57,22 @@ def blocks(page: Path) -> List[str]:
     return re.findall(r"```bash\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 
 
-def record(script: str, folder: Path, *arguments: object, **environment: str) -> List[List[str]]:
-    """Run a script in a folder with recorders in the place of fairseq's commands and ours, as bash hands them their
-    arguments. Other programs run.
+def record(script: str, folder: Path, **environment: str) -> List[List[str]]:
+    """Run a script in a folder, with recorders in the place of fairseq's commands and ours, and nothing in the place of
+    those that make words and subwords.
+
+    Args:
+        environment: variables
 
     Returns:
-        the name and the arguments of each command, in order
+        the name and the arguments of each recorded command, as bash hands them over, in order
     """
     with tempfile.TemporaryDirectory() as temporary:
         programs = Path(temporary) / "bin"
         programs.mkdir()
-        for name in RECORDED:
-            (programs / name).write_text(RECORDER, encoding="utf-8")
+        for name in (*RECORDED, *SILENCED):
+            (programs / name).write_text(RECORDER if name in RECORDED else "#!/bin/sh\n", encoding="utf-8")
             (programs / name).chmod(0o755)
-        for name in ("sacremoses", "subword-nmt"):
-            (programs / name).symlink_to("/bin/true")
         record_file = Path(temporary) / "record"
         record_file.touch()
         variables = {
@@ -79,7 +81,7 @@ def record(script: str, folder: Path, *arguments: object, **environment: str) ->
             "USER_DIR": str(Path(fairseq_ctxgates.__file__).parent),
         }
         finished = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", script, "script", *map(str, arguments)],
+            ["bash", "-euo", "pipefail", "-c", script],
             cwd=folder,
             env={**os.environ, **variables, **environment},
             stdout=subprocess.PIPE,

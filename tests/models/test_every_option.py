@@ -228,7 +228,7 @@ INTERPOLATED = {"sentence_avg": False}  # fairseq's, from another group of its c
 # An architecture, a criterion's option and a value that changes nothing, with the reason.
 SAME_FOR_A_CRITERION = {
     ("ctxgate_rnnsearch_tiny", "regularized_layers", "1"): "RNNSearch has one layer, so that it means all",
-    ("ctxgate_rnnsearch_tiny", "gate_layer_reduction", "mean"): "the mean over one layer",
+    ("ctxgate_rnnsearch_tiny", "gate_layer_reduction", "mean"): "RNNSearch has one layer, whose sum is its mean",
 }
 
 

@@ -11,13 +11,14 @@ import pytest
 
 import ctxgates
 from fairseq_ctxgates.analysis import sweep
-from fairseq_ctxgates.data.data_directory import find_splits
+from fairseq_ctxgates.data.data_directory import Split, find_splits
 from fairseq_ctxgates.relations.stream import pack_tuples
 from tests.helpers.corpus import Pair, binarize
 from tests.helpers.fairseq_commands import SMOOTHED, run, write_relations
 from tests.helpers.pages import ROOT, page_commands, value_of
 
 WIDTH = 16
+# Five epochs of one update, because a page averages the checkpoints of five.
 TRAINING = ("--cpu", "--num-workers", "0", "--max-update", "5", "--encoder-embed-dim", WIDTH)
 SMALL = {
     "rnnsearch": ("--encoder-hidden-size", WIDTH),
@@ -178,14 +179,15 @@ def test_relations(folder: Path) -> None:
 
     run_page("fra", folder, assumed)
 
-    check_pictures(folder, "layers", "lambda", "lengths")
+    check_pictures(folder, "relations", "layers", "lambda", "lengths")
     assert len(list((folder / "sweeps").glob("*/*/test.out"))) == 3 + 3  # two settings each, and the baselines
 
 
 @pytest.mark.slow
 def test_inter_sentence_gate(folder: Path) -> None:
     for seed, name in enumerate(("train", "nist05", "nist02", "nist03", "nist04", "nist06", "nist08")):
-        write_text(folder, name, ("zh", "en"), make_text(seed))
+        long = [("q1 " * 50, "z1"), ("q1 " * 51, "z1"), ("q1", "z1 " * 51)] if name == "train" else []
+        write_text(folder, name, ("zh", "en"), [*make_text(seed), *long])
 
     def assumed() -> None:
         ablations = ("isg-null", "isg-closed", "isg-random")
@@ -197,6 +199,11 @@ def test_inter_sentence_gate(folder: Path) -> None:
 
     run_page("isg", folder, assumed)
 
+    sizes = [
+        len(Split(folder / "data-bin" / name, "train", "zh", "en").load_language("zh"))
+        for name in ("nist.zh-en", "nist50.zh-en")
+    ]
+    assert sizes == [DOCUMENTS * SENTENCES + 3, DOCUMENTS * SENTENCES + 1]
     check_pictures(folder, "entropy", "cxmi")
     assert (folder / "entropy.csv").stat().st_size > 1000
 

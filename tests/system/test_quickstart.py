@@ -373,9 +373,9 @@ def test_report_has_a_row_for_each_model() -> None:
     probes = {"test1": 0.5, "test2": 0.25, "test3": 1.0, "test4": 0.125}
     gates = {
         "majority_share": 0.7,
-        "all": {"mean": 0.4, "variance": 0.12345, "agreement": 0.61, "hinge": 0.0123},
+        "all": {"mean": 0.4, "variance": 0.12345, "mean_agreement": 0.61, "mean_hinge": 0.0123},
     }
-    trap = {"majority_share": 0.8, "all": {"agreement": 0.9}}
+    trap = {"majority_share": 0.8, "all": {"mean_agreement": 0.9}}
     rows = list(
         report.table_rows(
             {

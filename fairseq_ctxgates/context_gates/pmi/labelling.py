@@ -62,7 +62,7 @@ class GateLabeller:
             (target tokens) uint8
         """
         words = target.ids if words is None else np.asarray(words)
-        rows, columns = len(self.bilingual.counts.row_counts), len(self.bilingual.counts.column_counts)
+        rows, columns = self.bilingual.shape
         for ids, size in ((source.ids, columns), (target.ids, rows), (words, rows)):
             if len(ids) and not 0 <= ids.min() <= ids.max() < size:
                 raise ValueError(f"token ids from {ids.min()} to {ids.max()}, but the tables have {size} types")
@@ -177,6 +177,16 @@ def load_labeller(data_dir: Path, source_lang: str, target_lang: str) -> GateLab
     path = table_path(data_dir, NAMES[0], source_lang, target_lang)
     if dictionary_digests(splits[0]) != metadata["dictionaries"]:
         raise UserError(f"{path} was made with other dictionaries than {data_dir} holds; {REMEDY}")
+    source_types, target_types = (vocabulary_size(splits[0], lang) for lang in (source_lang, target_lang))
+    for name, table, context_types in (
+        (NAMES[0], labeller.bilingual, source_types),
+        (NAMES[1], labeller.monolingual, target_types),
+    ):
+        if table.shape != (target_types, context_types):
+            raise UserError(
+                f"{table_path(data_dir, name, source_lang, target_lang)} is damaged (it has {table.shape} types, the "
+                f"dictionaries have {(target_types, context_types)}); {REMEDY}"
+            )
     for split in splits:
         if split.name in metadata["train"] and fingerprint(split) not in metadata["train"][split.name]:
             raise UserError(f"{path} was made with other data than {data_dir}/{split.name} holds; {REMEDY}")

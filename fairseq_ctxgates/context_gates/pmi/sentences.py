@@ -65,9 +65,10 @@ def check_split(split: Split) -> None:
         )
     for lang, prefix in zip(langs, prefixes):
         ids, size = map_language(prefix).ids, vocabulary_size(split, lang)
-        if ids.max() >= size:
+        wrong = next((number for number in (ids.min(), ids.max()) if not 0 <= number < size), None)
+        if wrong is not None:
             raise UserError(
-                f"{prefix}.bin holds the token id {ids.max()}, but {split.dictionary_path(lang)} has {size} types: "
+                f"{prefix}.bin holds the token id {wrong}, but {split.dictionary_path(lang)} has {size} types: "
                 f"use the dictionary that the text was binarized with"
             )
 

@@ -21,6 +21,16 @@ COUNTS = ("marginal", "frequency")
 STRATEGIES = ("max", "mean")
 MEASURES = ("pmi", "npmi")
 REMEDY = "run: ctxgates gate-labels"
+# The arrays of a stored table, and which types they may have.
+DTYPES = {
+    "metadata": ("uint8",),
+    "row_counts": ("int64",),
+    "column_counts": ("int64",),
+    "row_start": ("int64",),
+    "columns": ("uint16", "int32"),  # smallest_dtype
+    "pair_counts": ("uint32",),
+    "total": ("int64",),
+}
 
 
 @dataclass(frozen=True)
@@ -94,6 +104,11 @@ class PMITable:
         return len(self.counts.columns)
 
     @property
+    def shape(self) -> Tuple[int, int]:
+        """The number of target types and of context types."""
+        return len(self.counts.row_counts), len(self.counts.column_counts)
+
+    @property
     def total(self) -> int:
         """Z: the sum of all pair counts."""
         return int(self.counts.total[0])
@@ -149,19 +164,52 @@ class PMITable:
         """Memory-map a stored table.
 
         Args:
-            verify: read the whole file and check its checksums
+            verify: read the whole file, and check its checksums and all pairs
 
         Raises:
-            UserError: the file is missing or damaged
+            UserError: the file is missing or damaged, or its arrays do not make a table: compiled code reads them
+                without checks
         """
         if not path.exists():
             raise UserError(f"{path} not found; {REMEDY}")
         try:
             arrays = map_npz(path, verify)
             metadata = json.loads(arrays.pop("metadata").tobytes().decode("utf-8"))
-            return cls(PMICounts(**arrays), metadata)
-        except (OSError, ValueError, KeyError, TypeError, struct.error, zipfile.BadZipFile) as error:
+            counts = PMICounts(**arrays)
+            check_rows(counts)
+            if verify:
+                check_pairs(counts)
+            if not {"options", "dictionaries", "train"} <= set(metadata):
+                raise ValueError("its metadata are not those of a table")
+            return cls(counts, metadata)
+        except (OSError, ValueError, TypeError, struct.error, zipfile.BadZipFile, RuntimeError) as error:
             raise UserError(f"{path} is damaged ({error}); {REMEDY}") from error
+
+
+def check_rows(counts: PMICounts) -> None:
+    """Raise ValueError unless the arrays have the lengths of one table, and each row begins where the last one ends."""
+    if len(counts.total) != 1:
+        raise ValueError(f"total has {len(counts.total)} numbers")
+    if len(counts.row_start) != len(counts.row_counts) + 1:
+        raise ValueError(f"row_start has {len(counts.row_start)} numbers for {len(counts.row_counts)} rows")
+    if len(counts.columns) != len(counts.pair_counts):
+        raise ValueError(f"{len(counts.columns)} columns for {len(counts.pair_counts)} pair_counts")
+    is_ordered = np.all(counts.row_start[:-1] <= counts.row_start[1:])  # differences could overflow
+    if not is_ordered or (counts.row_start[0], counts.row_start[-1]) != (0, len(counts.columns)):
+        raise ValueError(f"row_start does not divide {len(counts.columns)} pairs into rows")
+
+
+def check_pairs(counts: PMICounts) -> None:
+    """Raise ValueError unless each pair has a column of the table and a count above 0, as have its row and column."""
+    if np.any(counts.row_counts[counts.row_start[:-1] < counts.row_start[1:]] < 1):
+        raise ValueError("a row with pairs has no row_counts")
+    for first in range(0, len(counts.columns), 1 << 22):
+        part = slice(first, first + (1 << 22))
+        columns = counts.columns[part]
+        if not 0 <= columns.min() <= columns.max() < len(counts.column_counts):
+            raise ValueError(f"columns has {columns.min()} to {columns.max()} of {len(counts.column_counts)} columns")
+        if counts.pair_counts[part].min() < 1 or counts.column_counts[columns].min() < 1:
+            raise ValueError("a pair has no pair_counts or column_counts")
 
 
 def save_table(
@@ -194,17 +242,24 @@ def write_npz(path: Path, arrays: Mapping[str, StoredArray]) -> None:
 
 
 def map_npz(path: Path, verify: bool) -> Dict[str, np.ndarray]:
-    """Memory-map the arrays of an uncompressed ``.npz``; a damaged file raises ValueError or BadZipFile."""
+    """Memory-map the arrays of a table; a damaged file, or another one, raises ValueError, BadZipFile, RuntimeError."""
     arrays = {}
     with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
+        if sorted(archive.namelist()) != sorted(f"{name}.npy" for name in DTYPES):
+            raise ValueError(f"it holds {', '.join(archive.namelist())}")
         if verify and archive.testzip() is not None:
             raise ValueError(f"wrong checksum of {archive.testzip()}")
         for info in archive.infolist():
             file.seek(info.header_offset + 26)
             file.seek(sum(struct.unpack("<HH", file.read(4))), os.SEEK_CUR)
+            begin = file.tell()
             if np.lib.format.read_magic(file) != (1, 0):
                 raise ValueError(f"{info.filename} is not an array of format 1.0")
             shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-            array = np.memmap(path, dtype, "c", file.tell(), shape) if shape[0] else np.empty(shape, dtype)
-            arrays[Path(info.filename).stem] = array
+            name = Path(info.filename).stem
+            if len(shape) != 1 or dtype not in DTYPES[name]:
+                raise ValueError(f"{name} is an array of {dtype} and shape {shape}")
+            if info.file_size != file.tell() - begin + shape[0] * dtype.itemsize:
+                raise ValueError(f"{name} has {info.file_size} bytes for {shape[0]} numbers")
+            arrays[name] = np.memmap(path, dtype, "c", file.tell(), shape) if shape[0] else np.empty(shape, dtype)
     return arrays

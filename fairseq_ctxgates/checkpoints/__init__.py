@@ -1,0 +1,1 @@
+"""Loading checkpoints without trusting them: see docs/reliability.md."""

@@ -1,0 +1,89 @@
+"""``torch.load`` for checkpoints of fairseq: none of them runs code."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import pickle
+import re
+import tarfile
+from pathlib import Path
+from typing import Any, BinaryIO, Dict, Union
+
+import torch
+
+from fairseq_ctxgates.checkpoints import restricted_pickle
+from fairseq_ctxgates.checkpoints.contents import ALLOWED
+from fairseq_ctxgates.checkpoints.options import check_options
+from fairseq_ctxgates.errors import UserError
+
+TRUSTED = "CTXGATES_TRUSTED_CHECKPOINTS"  # the environment variable: files and folders, as in PATH
+
+# torch 2.6 loads what stands on a list, if it is asked to; earlier ones took any class, or their list could not name
+# functions, or they had none.
+RESTRICTED: Dict[str, Any]
+if hasattr(torch.serialization, "get_unsafe_globals_in_checkpoint"):
+    torch.serialization.add_safe_globals([(value, name) for name, value in ALLOWED.items()])
+    RESTRICTED = {"weights_only": True}
+else:
+    RESTRICTED = {"pickle_module": restricted_pickle}
+UNRESTRICTED = {"weights_only": False} if "weights_only" in inspect.signature(torch.load).parameters else {}
+
+
+def load(file: Union[str, Path, BinaryIO], map_location: Any = None, **options: Any) -> Any:
+    """Load a checkpoint as ``torch.load`` does, but only what fairseq puts there.
+
+    Args:
+        options: of ``torch.load``. They are not heeded: fairseq's main branch asks for ``weights_only=False``
+
+    Raises:
+        UserError: the file holds something else, and the environment variable ``TRUSTED`` does not name it
+    """
+    if isinstance(file, (str, Path)):
+        with open(file, "rb") as opened:
+            return load(opened, map_location)
+    name = getattr(file, "name", "the checkpoint")
+    if _is_trusted(name):
+        return torch.load(file, map_location=map_location, **UNRESTRICTED)
+    try:
+        _check_format(file)
+        state = torch.load(file, map_location=map_location, **{**UNRESTRICTED, **RESTRICTED})
+        check_options(state)
+        return state
+    except (OSError, EOFError, RuntimeError):  # it cannot be read, or is not whole: as torch says it
+        raise
+    except Exception as error:  # what is called with arguments that do not fit may raise anything
+        raise UserError(
+            f"{name} is damaged, or holds what fairseq does not put into checkpoints, and is refused, because loading "
+            f"it can run any program ({_reason(error)}); where you trust the file, set {TRUSTED}={name}"
+        ) from error
+
+
+def _is_trusted(name: Any) -> bool:
+    path = Path(str(name)).resolve()
+    trusted = [Path(entry).resolve() for entry in os.environ.get(TRUSTED, "").split(os.pathsep) if entry]
+    return any(entry == path or entry in path.parents for entry in trusted)
+
+
+def _check_format(file: BinaryIO) -> None:
+    """Raise UnpicklingError for the formats of a checkpoint that torch loads otherwise than as one pickle."""
+    start = file.tell()
+    if torch.serialization._is_zipfile(file):
+        with torch.serialization._open_zipfile_reader(file) as reader:
+            if torch.serialization._is_torchscript_zip(reader):
+                raise pickle.UnpicklingError("it is a program of TorchScript")
+    else:
+        try:
+            tarfile.open(fileobj=file, mode="r:").close()
+        except tarfile.TarError:
+            pass
+        else:
+            raise pickle.UnpicklingError("it has the tar format of torch before 0.2")
+    file.seek(start)
+
+
+def _reason(error: Exception) -> str:
+    """An error in one line, without torch's words on how to lift the protection."""
+    text = " ".join(str(error).split())
+    found = re.fullmatch(r"(?:.*(?:trusted source\.|WeightsUnpickler error:))?(.*?)(?: (?:Please|Check the) .*)?", text)
+    return (found[1] if found else text).strip()

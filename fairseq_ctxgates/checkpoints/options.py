@@ -1,0 +1,68 @@
+"""The options in a checkpoint that fairseq evaluates as Python."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import pickle
+import re
+from typing import Any, Iterator, Tuple
+
+from omegaconf import OmegaConf
+
+# fairseq calls eval() on these when it builds a task, a model, a criterion or an optimizer.
+EVALUATED = frozenset(
+    (
+        *("left_pad_source", "left_pad_target", "adaptive_input_cutoff", "adaptive_softmax_cutoff"),
+        *("encoder_layers", "decoder_layers", "encoder_attention", "decoder_attention", "self_attention"),
+        *("project_input", "gated_attention", "downsample", "pretrained", "decoder_zero_init", "xformers_att_config"),
+        *("conv_feature_layers", "conv_aggregator_layers", "feature_encoder_spec", "vggblock_enc_config"),
+        *("transformer_enc_config", "transformer_dec_config", "conv_dec_config"),
+        *("transformer_context", "transformer_sampling", "character_filters", "wer_args", "model_overrides"),
+        *("pipeline_balance", "pipeline_encoder_balance", "pipeline_decoder_balance"),
+        *("pipeline_devices", "pipeline_encoder_devices", "pipeline_decoder_devices"),
+        *("adam_betas", "adamax_betas", "adafactor_eps", "lamb_betas"),
+    )
+)
+LITERALS = (
+    *(ast.Expression, ast.Constant, ast.Tuple, ast.List, ast.Set, ast.Dict, ast.Load),
+    *(ast.UnaryOp, ast.UAdd, ast.USub, ast.BinOp, ast.Add, ast.Sub, ast.Mult),  # [(512, 3)] * 4
+)
+# What OmegaConf may replace: references, environment variables and the time. It can also make containers from text.
+REPLACED = re.compile(r"\$\{([\w.\[\]]+|(oc\.)?env:[^${}]*|now:[^${}]*)\}")
+
+
+def check_options(state: Any) -> None:
+    """Raise UnpicklingError where fairseq would run code that stands in a checkpoint's options."""
+    if not isinstance(state, dict):
+        return
+    for name, value in _options([state.get("args"), state.get("cfg")]):
+        if isinstance(value, str) and "${" in REPLACED.sub("", value):
+            raise pickle.UnpicklingError(f"the option {name} is {value!r}, which OmegaConf would compute")
+        if name in EVALUATED and not _is_literal(value):
+            raise pickle.UnpicklingError(f"the option {name} is {value!r}, which fairseq would evaluate")
+
+
+def _options(value: Any, name: str = "") -> Iterator[Tuple[str, Any]]:
+    """Every option in there, with its name."""
+    if OmegaConf.is_config(value):
+        value = OmegaConf.to_container(value, resolve=False)
+    if isinstance(value, argparse.Namespace):
+        value = vars(value)
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _options(inner, key)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _options(inner, name)
+    yield name, value
+
+
+def _is_literal(value: Any) -> bool:
+    if not isinstance(value, str):  # eval() takes bytes as well, and all that has the buffer interface
+        return value is None or isinstance(value, (bool, int, float, list, tuple, dict))
+    try:
+        nodes = list(ast.walk(ast.parse(value.strip(), mode="eval")))
+    except (SyntaxError, ValueError):
+        return False
+    return all(isinstance(node, LITERALS) for node in nodes)
