@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from typing import ClassVar, Optional, Sequence
 
 from fairseq_ctxgates.analysis.report import Result, check_outputs
+from fairseq_ctxgates.commands.options import CommandParser
 
 
 class Analysis(ABC):
@@ -17,13 +18,15 @@ class Analysis(ABC):
 
     name: on the command line
     output_options: the options, without ``--``, that name files to write
+    figure_options: the options, where the analysis has them, that only ``--figure`` reads
     """
 
     name: ClassVar[str]
     output_options: ClassVar[Sequence[str]] = ("json", "csv", "figure")
+    figure_options: ClassVar[Sequence[str]] = ("sentence",)
 
     @abstractmethod
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
+    def add_options(self, parser: CommandParser) -> None:
         """Add the analysis's options."""
 
     @abstractmethod
@@ -34,10 +37,11 @@ class Analysis(ABC):
             UserError: the options, or the files that they name, do not fit.
         """
 
-    def get_parser(self) -> argparse.ArgumentParser:
+    def get_parser(self) -> CommandParser:
         """The parser of the analysis's options."""
-        parser = argparse.ArgumentParser(prog=f"ctxgates analyze {self.name}", description=inspect.getdoc(self))
+        parser = CommandParser(prog=f"ctxgates analyze {self.name}", description=inspect.getdoc(self))
         self.add_options(parser)
+        parser.add_condition("--figure", lambda args: args.figure, *self.figure_options)
         return parser
 
     def parse_args(self, argv: Optional[Sequence[str]]) -> argparse.Namespace:

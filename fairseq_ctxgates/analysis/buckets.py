@@ -27,7 +27,7 @@ from fairseq_ctxgates.analysis.systems import (
     read_sentences,
     read_systems_and_references,
 )
-from fairseq_ctxgates.commands.options import language_pair
+from fairseq_ctxgates.commands.options import CommandParser, language_pair
 from fairseq_ctxgates.data.data_directory import Split
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ class BucketAnalysis(Analysis):
     def count(self, source: Sequence[str], dictionary: Dictionary, args: argparse.Namespace) -> Sequence[int]:
         """The number of each source sentence; the sentences are in tokens of the dictionary."""
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
+    def add_options(self, parser: CommandParser) -> None:
         """The data, the buckets, the systems and the files to write."""
         add_data_options(
             parser,
@@ -243,6 +243,7 @@ class BucketAnalysis(Analysis):
         add_file_option(
             parser, "--source", "the source text, in the tokens of the data directory, if it is none of its splits"
         )
+        parser.add_condition("a split, not the text of --source", lambda args: not args.source, "gen_subset")
         add_bucket_options(parser, self.default_bounds)
         add_text_options(parser)
         add_report_options(parser, csv="the table", figure="the buckets")

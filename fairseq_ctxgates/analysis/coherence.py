@@ -33,7 +33,7 @@ from fairseq_ctxgates.analysis.systems import (
     read_translations,
     system_names,
 )
-from fairseq_ctxgates.commands.options import positive
+from fairseq_ctxgates.commands.options import CommandParser, positive
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import atomic_write
 from fairseq_ctxgates.inter_sentence.documents import (
@@ -295,7 +295,7 @@ class CoherenceAnalysis(Analysis):
     name = "coherence"
     output_options = (*Analysis.output_options, "save_vectors")
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
+    def add_options(self, parser: CommandParser) -> None:
         """The texts, their documents, the vectors and the files to write."""
         add_file_option(
             parser,
@@ -305,6 +305,7 @@ class CoherenceAnalysis(Analysis):
             default=[],
         )
         add_names_option(parser, "systems", "--sys")
+        parser.add_condition("--sys", lambda args: args.sys, "names")
         add_file_option(parser, "--ref", "the reference translation", required=True)
         parser.add_argument("--lowercase", action="store_true", help="lower-case all text, as that of the vectors")
         add_subword_option(parser)
@@ -312,13 +313,6 @@ class CoherenceAnalysis(Analysis):
         _add_vector_options(parser)
         add_bootstrap_options(parser)
         add_report_options(parser, csv="the similarity of each pair of sentences", figure="a bar for each text")
-
-    def parse_args(self, argv: Optional[Sequence[str]]) -> argparse.Namespace:
-        """The options of a command line; UserError if vectors are to be saved that are not trained here."""
-        args = super().parse_args(argv)
-        if args.save_vectors and not args.train_vectors:
-            raise UserError("--save-vectors is for vectors that are trained here: give --train-vectors")
-        return args
 
     def run(self, args: argparse.Namespace) -> Result:
         """Read or train the vectors, and measure every text."""
@@ -366,7 +360,7 @@ def _add_document_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--one-document", action="store_true", help="all sentences are one document")
 
 
-def _add_vector_options(parser: argparse.ArgumentParser) -> None:
+def _add_vector_options(parser: CommandParser) -> None:
     group = parser.add_mutually_exclusive_group(required=True)
     add_file_option(group, "--vectors", "word vectors in word2vec's text or binary format")
     help = "train them on this text, tokenized as the translations, a sentence a line"
@@ -379,6 +373,8 @@ def _add_vector_options(parser: argparse.ArgumentParser) -> None:
         ("--epochs", 5, "passes over the text"),
     ):
         parser.add_argument(name, type=positive, default=default, metavar="N", help=f"{what} (default: {default})")
+    of_training = ("save_vectors", "dim", "window", "min_count", "epochs")
+    parser.add_condition("--train-vectors", lambda args: args.train_vectors, *of_training)
 
 
 def read_texts_by_name(args: argparse.Namespace) -> Dict[str, List[str]]:

@@ -43,6 +43,7 @@ from fairseq_ctxgates.analysis.options import add_file_option, add_names_option
 from fairseq_ctxgates.analysis.report import Cell, Result, Table, add_report_options
 from fairseq_ctxgates.analysis.scores import token_log_probs
 from fairseq_ctxgates.analysis.systems import system_names
+from fairseq_ctxgates.commands.options import CommandParser
 from fairseq_ctxgates.errors import UserError
 
 if TYPE_CHECKING:
@@ -282,17 +283,12 @@ def read_examples(args: argparse.Namespace, langs: Sequence[str]) -> List[Exampl
     Raises:
         UserError: the options contradict each other, or a file does not fit.
     """
-    plain = {"--source": args.source, "--reference": args.reference, "--contrastive": args.contrastive}
     if args.test_set:
-        given = [option for option, value in plain.items() if value]
-        if given:
-            raise UserError(f"{given[0]} is for plain text: leave it out, or --test-set")
         return read_test_set(args.test_set, args.preceding, args.documents, langs)
+    plain = {"--source": args.source, "--reference": args.reference, "--contrastive": args.contrastive}
     missing = [option for option, value in plain.items() if not value]
     if missing:
         raise UserError(f"give --test-set, or plain text: {', '.join(plain)} ({missing[0]} is missing)")
-    if args.documents:
-        raise UserError("--documents is for contrapro.json: give --preceding")
     return read_parallel(args.source, args.preceding, args.reference, args.contrastive)
 
 
@@ -301,7 +297,7 @@ class ContrastiveAnalysis(Analysis):
 
     name = "contrastive"
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
+    def add_options(self, parser: CommandParser) -> None:
         """The models, the test set, how its text becomes tokens, and the files to write."""
         add_model_options(parser, several=True)
         add_names_option(parser, "models", "--path")
@@ -369,7 +365,7 @@ class ContrastiveAnalysis(Analysis):
         )
 
 
-def _add_test_set_options(parser: argparse.ArgumentParser) -> None:
+def _add_test_set_options(parser: CommandParser) -> None:
     for option, metavar, help in (
         (
             "--test-set",
@@ -387,3 +383,7 @@ def _add_test_set_options(parser: argparse.ArgumentParser) -> None:
         ("--documents", "DIR", "of ContraPro: the subtitles that its setup_opensubs.sh extracts"),
     ):
         add_file_option(parser, option, help, metavar=metavar, several=option == "--contrastive")
+    of_text = ("source", "reference", "contrastive")
+    parser.add_condition("plain text, not --test-set", lambda args: not args.test_set, *of_text)
+    contrapro = "--test-set contrapro.json, without --preceding"
+    parser.add_condition(contrapro, lambda args: args.test_set and not args.preceding, "documents")

@@ -101,10 +101,19 @@ def concatenates(inference: Inference) -> bool:
 
 
 def without_context(args: argparse.Namespace, inference: Inference) -> Inference:
-    """The model of ``--baseline-path``; by default the same model without preceding sentences."""
+    """The model of ``--baseline-path``; by default the same model without preceding sentences.
+
+    Raises:
+        UserError: ``--model-overrides`` has the option that takes these away.
+    """
     if args.baseline_path:
         return Inference.from_options(args, path=args.baseline_path)
     overrides = {"inter_sentence_ablation": "null"} if reads_preceding(inference.model) else {}
+    for name in overrides.keys() & args.model_overrides.keys():
+        raise UserError(
+            f"--model-overrides: cxmi itself sets {name!r} for the scores without context; leave it out, or "
+            f"give --baseline-path"
+        )
     same = Inference.from_options(args, path=args.path, **overrides)
     if concatenates(same):
         same.task.cfg.concatenate_preceding = None

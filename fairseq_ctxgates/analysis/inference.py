@@ -14,6 +14,7 @@ from fairseq.tasks.translation import TranslationTask
 from torch import Tensor
 
 from fairseq_ctxgates.analysis.options import add_data_options, add_split_option
+from fairseq_ctxgates.commands.options import positive
 from fairseq_ctxgates.data.data_directory import Split, find_splits
 from fairseq_ctxgates.errors import UserError
 
@@ -69,9 +70,9 @@ def add_model_options(parser: argparse.ArgumentParser, several: bool = False) ->
 
 def add_batch_options(parser: argparse.ArgumentParser) -> None:
     """The size of a batch, and the options of :func:`add_loading_options`."""
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="maximum number of tokens in a batch")
+    parser.add_argument("--max-tokens", type=positive, metavar="N", help="maximum number of tokens in a batch")
     parser.add_argument(
-        "--batch-size", type=int, metavar="N", help="maximum number of sentences in a batch (default: 64)"
+        "--batch-size", type=positive, metavar="N", help="maximum number of sentences in a batch (default: 64)"
     )
     add_loading_options(parser)
 

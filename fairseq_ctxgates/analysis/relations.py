@@ -200,6 +200,7 @@ class RelationAnalysis(Analysis):
     """
 
     name = "relations"
+    figure_options = ()
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """The model, the sentence, the layer and the files to write."""

@@ -13,6 +13,7 @@ from typing import Any, Dict, List, Optional, Sequence
 import torch
 
 from fairseq_ctxgates.checkpoints.loading import load
+from fairseq_ctxgates.commands.options import CommandParser
 from fairseq_ctxgates.errors import UserError, exit_on_user_error
 from fairseq_ctxgates.files import atomic_write
 
@@ -113,9 +114,9 @@ def save_checkpoint(state: Dict[str, Any], path: Path) -> None:
         raise UserError(f"{path} could not be written: {error}") from error
 
 
-def get_parser() -> argparse.ArgumentParser:
+def get_parser() -> CommandParser:
     """The options of ``ctxgates average-checkpoints``."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         description="Average the parameters of checkpoints. The new checkpoint is otherwise equal to the last one."
     )
     parser.add_argument(
@@ -146,13 +147,16 @@ def get_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="the last epoch (with --num-epoch-checkpoints) or update (with --num-update-checkpoints) to use",
     )
+    parser.add_condition(
+        "--num-epoch-checkpoints or --num-update-checkpoints",
+        lambda args: args.num_epoch_checkpoints is not None or args.num_update_checkpoints is not None,
+        "checkpoint_upper_bound",
+    )
     return parser
 
 
 def _chosen_checkpoints(args: argparse.Namespace) -> List[Path]:
     if args.num_epoch_checkpoints is None and args.num_update_checkpoints is None:
-        if args.checkpoint_upper_bound is not None:
-            raise UserError("--checkpoint-upper-bound needs --num-epoch-checkpoints or --num-update-checkpoints")
         return args.inputs
     if len(args.inputs) != 1:
         raise UserError("--num-epoch-checkpoints and --num-update-checkpoints need one directory as --inputs")

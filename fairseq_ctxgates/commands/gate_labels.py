@@ -18,7 +18,7 @@ from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from fairseq_ctxgates.commands.options import find_data, make_data_parser, positive
+from fairseq_ctxgates.commands.options import CommandParser, find_data, make_data_parser, positive
 from fairseq_ctxgates.commands.workers import add_worker_options, open_workers
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE, SOURCE, TARGET, GateLabels
 from fairseq_ctxgates.context_gates.pmi import (
@@ -51,7 +51,7 @@ def memory_size(text: str) -> int:
     return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
 
 
-def get_parser() -> argparse.ArgumentParser:
+def get_parser() -> CommandParser:
     """The command's options."""
     parser = make_data_parser(
         "Add gate labels to a data directory that fairseq-preprocess wrote: for each target token, whether "

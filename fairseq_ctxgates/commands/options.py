@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from fairseq import utils
 from fairseq.data import data_utils
 
+from fairseq_ctxgates.configuration import as_flag
 from fairseq_ctxgates.data.data_directory import Split, find_splits
 from fairseq_ctxgates.errors import UserError
 
@@ -20,14 +21,48 @@ class DefaultsHelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
         return super()._get_help_string(action) if action.default else action.help
 
 
-def make_data_parser(description: str, several_directories: str) -> argparse.ArgumentParser:
+class Condition(NamedTuple):
+    """What some options need to do something: ``needs`` in words, ``holds`` asked of the options of a command line, and
+    the options by their names in these."""
+
+    needs: str
+    holds: Callable[[argparse.Namespace], object]
+    options: Tuple[str, ...]
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser that refuses options which would do nothing beside the others: a command states what they need where it
+    adds them, and stops with status 2, as argparse does, when they are given without it."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.conditions: List[Condition] = []
+
+    def add_condition(self, needs: str, holds: Callable[[argparse.Namespace], object], *options: str) -> None:
+        """Let options do something only where a condition holds; see :class:`Condition`."""
+        self.conditions.append(Condition(needs, holds, options))
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's, for command lines whose options all do something."""
+        parsed = super().parse_args(args, namespace)
+        options = [name for condition in self.conditions for name in condition.options]
+        # Parsed once more without their defaults, which may also be given.
+        given = super().parse_args(args, argparse.Namespace(**dict.fromkeys(options)))
+        for condition in self.conditions:
+            for name in condition.options:
+                if getattr(given, name) is not None and not condition.holds(parsed):
+                    self.error(f"{as_flag(name)} would do nothing: it needs {condition.needs}")
+        return parsed
+
+
+def make_data_parser(description: str, several_directories: str) -> CommandParser:
     """A parser for the data directory and the two languages, see :func:`find_data`.
 
     Args:
         description: what the command does
         several_directories: what the command does with more than one data directory
     """
-    parser = argparse.ArgumentParser(description=description, formatter_class=DefaultsHelpFormatter)
+    parser = CommandParser(description=description, formatter_class=DefaultsHelpFormatter)
     parser.add_argument("data", help=f"data directory, or several as for fairseq-train (a:b): {several_directories}")
     for letter, role in (("s", "source"), ("t", "target")):
         help_text = f"{role} language; if not given, from the file names"

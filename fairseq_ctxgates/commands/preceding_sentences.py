@@ -16,7 +16,13 @@ from typing import Dict, List, Optional, Sequence
 
 import numpy as np
 
-from fairseq_ctxgates.commands.options import find_data, make_data_parser, match_files_to_splits, split_and_files
+from fairseq_ctxgates.commands.options import (
+    CommandParser,
+    find_data,
+    make_data_parser,
+    match_files_to_splits,
+    split_and_files,
+)
 from fairseq_ctxgates.data.data_directory import Split, fingerprint
 from fairseq_ctxgates.data.side_stream_writer import lock_streams, write_side_streams
 from fairseq_ctxgates.files import clean_up_on_failure
@@ -28,7 +34,7 @@ from fairseq_ctxgates.inter_sentence.documents import (
 from fairseq_ctxgates.inter_sentence.preceding_sentences import NONE, PrecedingSentences
 
 
-def get_parser() -> argparse.ArgumentParser:
+def get_parser() -> CommandParser:
     """The command's options."""
     parser = make_data_parser(
         "Add the row of the preceding sentence, for each sentence, to a data directory that "

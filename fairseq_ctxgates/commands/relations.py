@@ -23,7 +23,13 @@ import numpy as np
 from fairseq import utils
 from tqdm import tqdm
 
-from fairseq_ctxgates.commands.options import find_data, make_data_parser, match_files_to_splits, split_and_files
+from fairseq_ctxgates.commands.options import (
+    CommandParser,
+    find_data,
+    make_data_parser,
+    match_files_to_splits,
+    split_and_files,
+)
 from fairseq_ctxgates.commands.workers import add_worker_options, open_workers
 from fairseq_ctxgates.data.data_directory import Split, fingerprint
 from fairseq_ctxgates.data.side_stream_writer import Metadata, lock_streams, write_side_streams
@@ -47,7 +53,7 @@ from fairseq_ctxgates.relations.stream import Relations, pack_tuples
 Tuples = Optional[Sequence[RelationTuple]]
 
 
-def get_parser() -> argparse.ArgumentParser:
+def get_parser() -> CommandParser:
     """The command's options."""
     parser = make_data_parser(
         "Add relations to a data directory that fairseq-preprocess wrote: for each source sentence, which "
@@ -90,11 +96,14 @@ def get_parser() -> argparse.ArgumentParser:
     add_worker_options(
         parser, "number of parallel requests to the servers; with --extractor stanza, number of processes"
     )
+    parser.add_condition("--extractor jsonl", lambda args: args.extractor == "jsonl", "relations")
+    extracts = "an --extractor that parses, not jsonl"
+    parser.add_condition(extracts, lambda args: args.extractor != "jsonl", "language", "workers", "dask")
     add_server_options(parser)
     return parser
 
 
-def add_server_options(parser: argparse.ArgumentParser) -> None:
+def add_server_options(parser: CommandParser) -> None:
     """Add the options of CoreNLP servers."""
     group = parser.add_argument_group("CoreNLP")
     group.add_argument(
@@ -117,6 +126,11 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="additional CoreNLP property, such as depparse.model=PATH; may be given several times",
     )
+    servers = ("corenlp_url", "corenlp_memory", "timeout", "corenlp_property")
+    extractors = [name for name in EXTRACTORS if name.startswith("corenlp")]
+    parser.add_condition(f"--extractor {' or '.join(extractors)}", lambda args: args.extractor in extractors, *servers)
+    started = "a server that the command starts: no --corenlp-url"
+    parser.add_condition(started, lambda args: not args.corenlp_url, "corenlp_memory")
 
 
 def seconds(text: str) -> float:
@@ -180,10 +194,8 @@ class RelationStatistics:
 def add_relations(args: argparse.Namespace) -> None:
     """Extract or read the tuples, write the streams, and print a report."""
     data_dirs, splits = find_data(args)
-    if (args.extractor == "jsonl") != bool(args.relations):
-        raise UserError(
-            "--extractor jsonl reads tuples from the files of --relations SPLIT=FILE: give both options or none"
-        )
+    if args.extractor == "jsonl" and not args.relations:
+        raise UserError("--extractor jsonl reads tuples from files: give --relations SPLIT=FILE")
     files = match_files_to_splits("--relations", args.relations or [], data_dirs, splits)
     named = [split for split in splits if split in files] if files else splits
     texts = {split: SourceText(split, args.remove_bpe) for split in named}

@@ -222,7 +222,6 @@ def test_files_that_do_not_fit(texts: Dict[str, Path], name: str, content: Any, 
 @pytest.mark.parametrize(
     ("options", "vectors", "message"),
     [
-        (["--save-vectors", "x"], (), "--save-vectors is for vectors that are trained here"),
         (["--names", "reference"], (), "--names: 'reference' is the name of --ref"),
         (["--names", "a", "b"], (), "--names has 2 names for 1 systems"),
         ([], ["--train-vectors", "missing.txt"], "missing.txt cannot be read: No such file"),

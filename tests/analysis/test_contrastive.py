@@ -342,8 +342,6 @@ def test_options_of_the_subwords(trained: Trained, tmp_path: Path) -> None:
     [
         (["--bpe", "subword_nmt", "--bpe-codes", "missing.codes"], "--bpe subword_nmt: .*missing.codes"),
         (["--bpe", "subword_nmt"], "--bpe subword_nmt needs --bpe-codes"),
-        (["--documents", "x"], "--documents is for contrapro.json"),
-        (["--test-set", "x.json"], "--source is for plain text: leave it out, or --test-set"),
         (["--contrastive", "missing"], "missing not found"),
         (["--names", "a", "b"], "--names has 2 names for 1 systems"),
     ],

@@ -147,6 +147,7 @@ def test_concatenated_sentences(trained: Trained, tmp_path: Path) -> None:
         ("isg", ("--sentence", 21), "--sentence 21: the split has sentences 1 to 20"),
         ("isg", ("--baseline-path", "missing.pt"), "missing.pt not found: give a checkpoint"),
         ("isg", ("--gen-subset", "tset"), "no split 'tset'"),
+        ("isg", NULL, "--model-overrides: cxmi itself sets 'inter_sentence_ablation' for the scores without context"),
     ],
 )
 def test_mistakes_are_explained(trained: Trained, tmp_path: Path, model: str, options: Any, message: str) -> None:

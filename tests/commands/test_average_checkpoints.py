@@ -76,7 +76,6 @@ def test_the_newest_checkpoints_of_a_directory(tmp_path, arguments, expected):
         (["--num-epoch-checkpoints", 2], "has 1 checkpoints"),
         (["--num-epoch-checkpoints", 1, "--checkpoint-upper-bound", 4], "has 0 checkpoints .* up to 4"),
         (["--num-update-checkpoints", 0], "ask for 1 or more"),
-        (["--checkpoint-upper-bound", 4], "--checkpoint-upper-bound needs"),
         ([], "Is a directory"),
     ],
 )

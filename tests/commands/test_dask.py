@@ -169,10 +169,10 @@ def test_relations_with_a_killed_worker(cluster, english, corenlp_url, monkeypat
 @pytest.mark.slow
 def test_relations_by_a_server_that_a_worker_starts(cluster, english, corenlp_url):
     """The worker's own CoreNLP server finds the same, and is ended with the run."""
-    options = ["-s", "en", "-t", "de", "--corenlp-memory", "2G"]
+    options = ["-s", "en", "-t", "de"]
     add_relations([str(english / "expected"), *options, "--corenlp-url", corenlp_url])
     worker = cluster.add_worker()
-    add_relations([str(english / "found"), *options, "--dask", cluster.address])
+    add_relations([str(english / "found"), *options, "--corenlp-memory", "2G", "--dask", cluster.address])
     assert contents(english / "found") == contents(english / "expected")
     assert Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text() == ""
 
