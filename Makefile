@@ -2,13 +2,14 @@
 # make test             the tests on the modern stack
 # make test-fast        the tests that start no process, in less than a minute on two cores, for use while writing code
 # make test-classic     the tests on the classic stack
+# make test-reliability the tests of killed commands and damaged files in full: every rename, 200 moments, 2,000 bit flips
 # make lint             ruff and mypy
 # make install          the modern stack, with Python 3.12 or 3.11, in .venv
 # make install-classic  the classic stack, with Python 3.8 to 3.10, in .venv-classic
 # make corenlp          Stanford CoreNLP, for the extraction of relations, where stanza looks for it: in CORENLP_HOME, or
 #                       ~/stanza_corenlp; needs Java 17 and Maven
 # make clean            removes both environments, the demo and all caches
-# The first five install what they need. Variables: MODERN_PYTHON and CLASSIC_PYTHON name the interpreters,
+# The first six install what they need. Variables: MODERN_PYTHON and CLASSIC_PYTHON name the interpreters,
 # DEMO_ARGS=--short makes the demo a trial, PYTEST_ARGS is handed to pytest.
 VENV := .venv
 VENV_CLASSIC := .venv-classic
@@ -16,7 +17,7 @@ CORENLP_HOME ?= $(HOME)/stanza_corenlp
 PYTEST_ARGS ?= -n 2 --dist loadgroup -rs
 DEMO_ARGS ?=
 
-.PHONY: help install install-classic corenlp demo test test-fast test-classic lint clean
+.PHONY: help install install-classic corenlp demo test test-fast test-classic test-reliability lint clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -41,6 +42,9 @@ test-fast: install
 
 test-classic: install-classic
 	OMP_NUM_THREADS=1 $(VENV_CLASSIC)/bin/python -m pytest $(PYTEST_ARGS)
+
+test-reliability: install
+	OMP_NUM_THREADS=1 RELIABILITY=full $(VENV)/bin/python -m pytest $(PYTEST_ARGS) tests/reliability
 
 lint: install
 	$(VENV)/bin/ruff format --check
