@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, List, Sequence, Union
+from typing import Any, Dict, List, Mapping, Sequence, Union
 
 import numpy as np
 from fairseq.data import Dictionary, IndexedRawTextDataset
@@ -138,11 +139,22 @@ def fingerprint(split: Split, languages: Sequence[str] = ("source", "target")) -
     for role in languages:
         lang = split.source_lang if role == "source" else split.target_lang
         prefix = split.text_prefix(lang)
-        digest = hashlib.blake2b(digest_size=16)
         data = [prefix] if split.is_text(lang) else [Path(f"{prefix}.idx"), Path(f"{prefix}.bin")]
-        for path in (split.dictionary_path(lang), *data):
-            with open(path, "rb") as file:
-                for chunk in iter(lambda: file.read(1 << 20), b""):
-                    digest.update(chunk)
-        digests[role] = digest.hexdigest()
+        digests[role] = digest_of_files([split.dictionary_path(lang), *data])
     return digests
+
+
+def digest_of_files(paths: Sequence[Path], first: bytes = b"") -> str:
+    """A digest of bytes, and of the content of files one after another."""
+    digest = hashlib.blake2b(first, digest_size=16)
+    for path in paths:
+        with open(path, "rb") as file:
+            for chunk in iter(lambda: file.read(1 << 20), b""):
+                digest.update(chunk)
+    return digest.hexdigest()
+
+
+def digest_of_stream(index: Path, data: Path, metadata: Mapping[str, Any]) -> str:
+    """A digest of the files of a side stream: of its index, its data, and all in its JSON file but this digest."""
+    rest = {name: value for name, value in metadata.items() if name != "digest"}
+    return digest_of_files([index, data], json.dumps(rest, sort_keys=True).encode())

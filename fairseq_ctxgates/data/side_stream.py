@@ -19,7 +19,7 @@ from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
 from fairseq_ctxgates.configuration import Options
-from fairseq_ctxgates.data.data_directory import Split, fingerprint, load_rows
+from fairseq_ctxgates.data.data_directory import Split, digest_of_stream, fingerprint, load_rows
 from fairseq_ctxgates.errors import UserError
 
 Batch = Dict[str, Any]  # what fairseq's datasets collate: tensors, numbers and, as "net_input", the model's input
@@ -144,18 +144,15 @@ class SideStream(ABC, Generic[Options]):
         if not cls.exists(split):
             raise UserError(f"{prefix}.idx not found; {remedy}")
         try:
-            with open(f"{prefix}.json", encoding="utf-8") as stream:
-                metadata = json.load(stream)
-        except (OSError, ValueError) as error:
-            raise UserError(f"{prefix}.json cannot be read ({error}); {remedy}") from error
+            metadata = read_metadata(prefix)
+        except UserError as error:
+            raise UserError(f"{error}; {remedy}") from error
         if metadata.get("fingerprint") != fingerprint(split, cls.languages):
             raise UserError(
                 f"{prefix}.bin was made for other data or dictionaries than {split.data_dir} holds; {remedy}"
             )
         try:
             rows = load_rows(prefix)
-            if len(rows) != metadata.get("rows"):
-                raise UserError(f"{prefix}.idx has {len(rows)} rows, its JSON file says {metadata.get('rows')}")
             cls.check_rows(rows, split)
         except UserError as error:
             raise UserError(f"{error}; {remedy}") from error
@@ -186,3 +183,28 @@ class SideStream(ABC, Generic[Options]):
     @abstractmethod
     def add_to_batch(self, batch: Batch) -> None:
         """Add this stream's tensors to a batch that fairseq's collater made, in the order of ``batch["id"]``."""
+
+
+def read_metadata(prefix: Path) -> Dict[str, Any]:
+    """The content of a stream's JSON file.
+
+    Raises:
+        UserError: a file of the stream is missing, is not as it was written, or is not that of the others
+    """
+    try:
+        with open(f"{prefix}.json", encoding="utf-8") as stream:
+            metadata = json.load(stream)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{prefix}.json cannot be read ({error})") from error
+    if not isinstance(metadata, dict) or not {"bytes", "digest"} <= set(metadata):
+        raise UserError(f"{prefix}.json has no digest of the stream: it is damaged, or an earlier version wrote it")
+    index, data = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
+    for path in (index, data):
+        if not path.exists():
+            raise UserError(f"{path} not found")
+    found = {"bin": data.stat().st_size, "idx": index.stat().st_size}
+    if metadata["bytes"] != found:
+        raise UserError(f"{data} and {index} have {found['bin']} and {found['idx']} bytes, and not those written")
+    if metadata["digest"] != digest_of_stream(index, data, metadata):
+        raise UserError(f"{data}, its .idx or its .json is damaged, or they do not belong together")
+    return metadata

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 
+from fairseq_ctxgates.data.data_directory import digest_of_stream
 from fairseq_ctxgates.files import atomic_write_group
 
 Row = Union[np.ndarray, Sequence[int]]  # one-dimensional
@@ -67,8 +68,15 @@ class SideStreamWriter:
         if self._elements == 0:
             # An empty file cannot be memory-mapped, so a stream of empty rows carries one byte that no row points to.
             self._data.write_bytes(b"\0")
+        metadata = {
+            "rows": self._rows,
+            "bytes": {"bin": self._data.stat().st_size, "idx": self._index.stat().st_size},
+            **self.metadata,
+        }
+        metadata = json.loads(json.dumps(metadata))  # as it will be read
+        metadata["digest"] = digest_of_stream(self._index, self._data, metadata)
         with open(self._json, "w", encoding="utf-8") as file:
-            json.dump({"rows": self._rows, **self.metadata}, file, indent=2, sort_keys=True)
+            json.dump(metadata, file, indent=2, sort_keys=True)
             file.write("\n")
 
 

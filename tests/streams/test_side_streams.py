@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import AbstractSet, Any, Dict, Iterator, List
@@ -323,12 +322,18 @@ def test_truncated_stream(data: Path, extension: str) -> None:
     refused(data, f"train.gate.de-en.{extension}", REMEDY)
 
 
-def test_stream_of_another_run(data: Path) -> None:
-    """The index of one stream with the rows of another, as copying by hand leaves them."""
-    metadata = json.loads((data / "train.gate.de-en.json").read_text())
-    metadata["rows"] = 59
-    (data / "train.gate.de-en.json").write_text(json.dumps(metadata))
-    refused(data, "train.gate.de-en", "60 rows", "59", REMEDY)
+def test_stream_of_another_run(data: Path, tmp_path: Path) -> None:
+    """One file of a stream with the others of another, as copying by hand leaves them."""
+    rows = [labels_of(row) for row in Split(data, "train", "de", "en").load_language("en")]
+    other = Path(shutil.copytree(data, tmp_path / "other"))
+    write_rows(other, [np.where(row == IGNORE, IGNORE, 1 - row) for row in rows[::-1]])
+    for extension in ("bin", "idx", "json"):
+        name = f"train.gate.de-en.{extension}"
+        own = (data / name).read_bytes()
+        (data / name).write_bytes((other / name).read_bytes())
+        refused(data, "train.gate.de-en.bin, its .idx or its .json is damaged", "do not belong together", REMEDY)
+        (data / name).write_bytes(own)
+    setup_task(data).load_dataset("train")
 
 
 @pytest.mark.parametrize("split", ["train", "valid"])
