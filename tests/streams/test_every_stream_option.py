@@ -39,16 +39,17 @@ VALUES: Dict[str, List[Any]] = {
 }
 ASKED_FOR = "the architecture asks for the stream by itself"
 # What changes nothing and is not refused, with the reason: a command (or all), an architecture, an option and a value.
+ISG = ("isg_transformer_tiny", "isg_transformer_align_tiny")
+FRA = ("fra_transformer_tiny", "fra_transformer_align_tiny")
 SAME = {
-    ("all", "isg_transformer_tiny", "load_preceding_sentences", True): ASKED_FOR,
-    ("all", "fra_transformer_tiny", "load_relations", True): ASKED_FOR,
-    ("all", "fra_transformer_tiny", "relation_mask", "pair"): "what the default is",
-    ("interactive", "fra_transformer_tiny", "relation_mask", "word"): "without an extractor no line has relations",
+    **{("all", arch, "load_preceding_sentences", True): ASKED_FOR for arch in ISG},
+    **{("all", arch, "load_relations", True): ASKED_FOR for arch in FRA},
+    **{("all", arch, "relation_mask", "pair"): "what the default is" for arch in FRA},
+    **{("interactive", arch, "relation_mask", "word"): "without an extractor no line has relations" for arch in FRA},
 }
 # What an option needs beside it to do something.
 BESIDE = [
-    ("fra_transformer_tiny", "corenlp_url", {"relation_extractor": "known"}),
-    ("fra_transformer_tiny", "relation_mask", {"relation_extractor": "known"}),
+    (arch, option, {"relation_extractor": "known"}) for arch in FRA for option in ("corenlp_url", "relation_mask")
 ]
 Case = Tuple[str, str, str, Any]
 

@@ -58,7 +58,7 @@ def test_models_learn_and_translate(trained: Trained, name: str) -> None:
 
 def test_regularized_gates_are_logged(trained: Trained) -> None:
     entries = logged(trained.logs["gated"], "train")
-    assert float(entries[-1]["train_gate_agreement"]) > float(entries[0]["train_gate_agreement"])
+    assert float(entries[-1]["train_gate_mean_agreement"]) > float(entries[0]["train_gate_mean_agreement"])
     assert all(float(entry["train_gate_loss"]) > 0 and 0 < float(entry["train_gate_mean"]) < 1 for entry in entries)
 
 
