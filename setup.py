@@ -28,10 +28,12 @@ setup(
         "tqdm",
     ],
     extras_require={
-        "test": ["distributed", "gensim", "pytest>=7", "pytest-xdist", "tensorboardX"],
+        "test": ["distributed", "gensim", "pytest>=7", "pytest-xdist", "sacremoses", "sentencepiece", "tensorboardX"],
         "lint": ["mypy", "ruff"],
         "coherence": ["gensim>=4"],
         "dask": ["distributed"],
+        "moses": ["sacremoses"],
+        "sentencepiece": ["sentencepiece"],
     },
     packages=find_packages(include=["fairseq_ctxgates", "fairseq_ctxgates.*"]),
     package_data={"fairseq_ctxgates": ["config/**/*.yaml"]},
