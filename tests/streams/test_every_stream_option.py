@@ -41,7 +41,7 @@ ASKED_FOR = "the architecture asks for the stream by itself"
 # What changes nothing and is not refused, with the reason: a command (or all), an architecture, an option and a value.
 ISG = ("isg_transformer_tiny", "isg_transformer_align_tiny")
 FRA = ("fra_transformer_tiny", "fra_transformer_align_tiny")
-SAME = {
+SAME: Dict[Tuple[str, str, str, Any], str] = {
     **{("all", arch, "load_preceding_sentences", True): ASKED_FOR for arch in ISG},
     **{("all", arch, "load_relations", True): ASKED_FOR for arch in FRA},
     **{("all", arch, "relation_mask", "pair"): "what the default is" for arch in FRA},
