@@ -2,22 +2,28 @@
 # make test             the tests on the modern stack
 # make test-fast        the tests that start no process, in less than a minute on two cores, for use while writing code
 # make test-classic     the tests on the classic stack
+# make test-latest      the tests that start no process on the latest stack
 # make test-reliability the tests of killed commands and damaged files in full: every rename, 200 moments, 2,000 bit flips
 # make lint             ruff and mypy
+# make docs             the documentation site, in build/docs
 # make install          the modern stack, with Python 3.12 or 3.11, in .venv
 # make install-classic  the classic stack, with Python 3.8 to 3.10, in .venv-classic
+# make install-latest   fairseq 0.12.2 with the newest torch, with Python 3.10, in .venv-latest
+# make dist             the wheel and the sdist, in dist
 # make corenlp          Stanford CoreNLP, for the extraction of relations, where stanza looks for it: in CORENLP_HOME, or
 #                       ~/stanza_corenlp; needs Java 17 and Maven
-# make clean            removes both environments, the demo and all caches
-# The first six install what they need. Variables: MODERN_PYTHON and CLASSIC_PYTHON name the interpreters,
+# make clean            removes the environments, the demo and all caches
+# The first seven install what they need. Variables: MODERN_PYTHON, CLASSIC_PYTHON and LATEST_PYTHON name the interpreters,
 # DEMO_ARGS=--short makes the demo a trial, PYTEST_ARGS is handed to pytest.
 VENV := .venv
 VENV_CLASSIC := .venv-classic
+VENV_LATEST := .venv-latest
 CORENLP_HOME ?= $(HOME)/stanza_corenlp
 PYTEST_ARGS ?= -n 2 --dist loadgroup -rs
 DEMO_ARGS ?=
 
-.PHONY: help install install-classic corenlp demo test test-fast test-classic test-reliability lint clean
+.PHONY: help install install-classic install-latest corenlp demo test test-fast test-classic test-latest
+.PHONY: test-reliability lint docs dist clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -27,6 +33,9 @@ install:
 
 install-classic:
 	@tools/setup_venv.sh classic $(VENV_CLASSIC) $(CLASSIC_PYTHON)
+
+install-latest:
+	@tools/setup_venv.sh latest $(VENV_LATEST) $(LATEST_PYTHON)
 
 corenlp:
 	@tools/get_corenlp.sh "$(CORENLP_HOME)"
@@ -43,6 +52,9 @@ test-fast: install
 test-classic: install-classic
 	OMP_NUM_THREADS=1 $(VENV_CLASSIC)/bin/python -m pytest $(PYTEST_ARGS)
 
+test-latest: install-latest
+	OMP_NUM_THREADS=1 $(VENV_LATEST)/bin/python -m pytest $(PYTEST_ARGS) --fast --dist loadfile
+
 test-reliability: install
 	OMP_NUM_THREADS=1 RELIABILITY=full $(VENV)/bin/python -m pytest $(PYTEST_ARGS) tests/reliability
 
@@ -51,6 +63,12 @@ lint: install
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/mypy
 
+dist: install
+	$(VENV)/bin/python -m build --no-isolation
+
+docs: install
+	$(VENV)/bin/sphinx-build -W --keep-going -q -b html -c docs . build/docs
+
 clean:
-	rm -rf $(VENV) $(VENV_CLASSIC) quickstart-demo build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VENV_CLASSIC) $(VENV_LATEST) quickstart-demo build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -r {} +

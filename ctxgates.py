@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import runpy
 import sys
 from importlib import import_module
 from typing import Dict, List, Optional, Tuple
@@ -30,12 +31,21 @@ COMMANDS: Dict[str, Tuple[str, str]] = {
         "fairseq_ctxgates.commands.average_checkpoints",
         "average the parameters of several checkpoints",
     ),
+    "describe": ("fairseq_ctxgates.commands.describe", "show what was added to a data directory, and whether it fits"),
+    "export": ("fairseq_ctxgates.commands.export", "turn a model without mechanisms into one of stock fairseq"),
+    "completion": ("fairseq_ctxgates.commands.completion", "print a script that completes these commands in a shell"),
 }
 
 
 def user_dir() -> str:
     """The absolute path of the package ``fairseq_ctxgates``, always in the folder of this file."""
     return os.path.join(os.path.dirname(os.path.abspath(__file__)), "fairseq_ctxgates")
+
+
+def version() -> str:
+    """The version of this package, ``fairseq_ctxgates.__version__``."""
+    found: str = runpy.run_path(os.path.join(user_dir(), "version.py"))["__version__"]
+    return found
 
 
 def get_parser() -> argparse.ArgumentParser:
@@ -49,6 +59,7 @@ def get_parser() -> argparse.ArgumentParser:
         epilog="ctxgates COMMAND --help says more about a command.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {version()}")
     parser.add_argument("command", metavar="COMMAND", choices=COMMANDS, help="one of the commands above")
     return parser
 
@@ -62,7 +73,11 @@ def main(argv: Optional[List[str]] = None) -> None:
             get_parser().error("user-dir takes no options")
         print(user_dir())
         return
-    from fairseq_ctxgates.errors import exit_on_user_error
+    try:
+        from fairseq_ctxgates.errors import exit_on_user_error
+    except ImportError as error:  # no fairseq, or one that this package cannot use: fairseq_ctxgates/compat.py
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
 
     # Words that the terminal's encoding does not have shall not end a command after its work is done.
     for stream in (sys.stdout, sys.stderr):

@@ -4,6 +4,8 @@ fairseq imports the folders ``models`` and ``tasks`` of a ``--user-dir`` by itse
 ``--user-dir`` with mechanisms of its own registers these before: see :func:`.mechanisms.register_mechanism`.
 """
 
-from fairseq_ctxgates import compat  # lets fairseq load its own checkpoints
+from fairseq_ctxgates import compat  # first, since it says what is wrong where fairseq cannot be used
+from fairseq_ctxgates.checkpoints import in_fairseq  # lets fairseq load its own checkpoints
+from fairseq_ctxgates.version import __version__
 
-__all__ = ["compat"]
+__all__ = ["__version__", "compat", "in_fairseq"]

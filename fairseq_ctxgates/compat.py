@@ -1,49 +1,86 @@
-"""Both software stacks in one place: the only file that knows how one fairseq or torch differs from another.
+"""What fairseq has beside its documented extension points, and how one fairseq differs from another.
 
-* fairseq loads checkpoints by ``torch.load`` as it is (fairseq 0.12.2), or asks it to run whatever they hold (the main
-  branch). Importing this module makes it load them by :func:`checkpoints.loading.load`. What one process of a
-  distributed training sends to the others fairseq loads so as well, and here goes another way.
-* fairseq 0.12.2's encoder layers carry every parameter twice, for a fast path that drops the attention mask when there
-  is padding. :class:`EncoderLayer` has neither.
+The extension points are the packages that fairseq's documentation tells the writers of plugins to import, and the names
+that these packages export; docs/decisions.md has the list, and ``test_fairseq_imports.py`` holds the rule. All other
+names of fairseq that this package needs are imported here, and nowhere else: a fairseq that lacks one is refused, with
+its name, when the plugin is loaded.
+
+fairseq 0.12.2's encoder layers carry every parameter twice, for a fast path that drops the attention mask when there is
+padding. :class:`EncoderLayer` has neither.
 """
 
-from types import ModuleType
 from typing import Any, Dict
 
-import torch
-from fairseq import checkpoint_utils
-from fairseq.distributed import utils as distributed_utils
-from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
-from torch import nn
+KNOWN_TO_WORK = "fairseq 0.12.2, fairseq's main branch, and fairseq-fixed 0.12.3.1"
+REMEDY = "pip install 'fairseq-ctxgates[fairseq]'"
 
-from fairseq_ctxgates.checkpoints.loading import load
+try:
+    from fairseq.criterions.label_smoothed_cross_entropy import (
+        LabelSmoothedCrossEntropyCriterion,
+        LabelSmoothedCrossEntropyCriterionConfig,
+    )
+    from fairseq.data.indexed_dataset import (
+        MMapIndexedDataset,
+        MMapIndexedDatasetBuilder,
+        infer_dataset_impl,
+    )
+    from fairseq.data.multilingual import multilingual_utils
+    from fairseq.dataclass.utils import gen_parser_from_dataclass
+    from fairseq.distributed import fsdp_wrap
+    from fairseq.distributed import utils as distributed_utils
+    from fairseq.logging import meters, metrics
+    from fairseq.models import ARCH_MODEL_REGISTRY
+    from fairseq.models.transformer import (
+        TransformerConfig,
+        TransformerDecoderBase,
+        TransformerEncoderBase,
+        TransformerModelBase,
+    )
+    from fairseq.modules.checkpoint_activations import checkpoint_wrapper
+    from fairseq.modules.quant_noise import quant_noise
+    from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
+    from fairseq.registry import REGISTRIES
+    from fairseq.sequence_generator import (
+        EnsembleModelWithAlignment,
+        SequenceGeneratorWithAlignment,
+    )
+    from fairseq.tasks.translation import TranslationConfig, TranslationTask
+    from torch import nn
+except (ImportError, AttributeError, ValueError) as error:  # the last two: a fairseq too old for this Python or NumPy
+    if isinstance(error, ModuleNotFoundError) and error.name in ("fairseq", "torch"):
+        raise ImportError(f"{error.name} is not installed in this environment: {REMEDY}") from error
+    raise ImportError(
+        f"the fairseq in this environment cannot be used ({error}); known to work are {KNOWN_TO_WORK}: {REMEDY}"
+    ) from error
 
-
-class TorchOfCheckpoints(ModuleType):
-    """torch as ``fairseq.checkpoint_utils`` sees it. Whoever else calls ``torch.load`` gets torch's own."""
-
-    load = staticmethod(load)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(torch, name)
-
-
-def _broadcast_objects() -> None:
-    """Let distributed training be resumed: its first process loads the checkpoint and sends it to the others, with
-    options that ``weights_only`` refuses. In the first process it has passed that protection."""
-    if not hasattr(torch.serialization, "add_safe_globals"):
-        return
-
-    def broadcast_object(obj: Any, src_rank: int, group: Any, dist_device: torch.device) -> Any:
-        objects = [obj]
-        torch.distributed.broadcast_object_list(objects, src=src_rank, group=group, device=dist_device)
-        return objects[0]
-
-    distributed_utils._broadcast_object_slow = broadcast_object
-
-
-checkpoint_utils.torch = TorchOfCheckpoints("torch")
-_broadcast_objects()
+__all__ = [
+    "ARCH_MODEL_REGISTRY",
+    "REGISTRIES",
+    "EncoderLayer",
+    "EnsembleModelWithAlignment",
+    "LabelSmoothedCrossEntropyCriterion",
+    "LabelSmoothedCrossEntropyCriterionConfig",
+    "MMapIndexedDataset",
+    "MMapIndexedDatasetBuilder",
+    "SequenceGeneratorWithAlignment",
+    "TransformerConfig",
+    "TransformerDecoderBase",
+    "TransformerDecoderLayerBase",
+    "TransformerEncoderBase",
+    "TransformerModelBase",
+    "TranslationConfig",
+    "TranslationTask",
+    "checkpoint_wrapper",
+    "distributed_utils",
+    "fsdp_wrap",
+    "gen_parser_from_dataclass",
+    "infer_dataset_impl",
+    "is_obsolete",
+    "meters",
+    "metrics",
+    "multilingual_utils",
+    "quant_noise",
+]
 
 FAST_PATH_PARAMETERS = tuple(
     f"{name}_{kind}" for name in ("in_proj", "out_proj", "fc1", "fc2") for kind in ("weight", "bias")

@@ -1,8 +1,8 @@
 """``ctxgates gate-labels`` as a script: ``python preprocess/gate_labels.py data-bin/X``."""
 
-from fairseq_ctxgates.commands.gate_labels import main
-from fairseq_ctxgates.errors import exit_on_user_error
+import sys
+
+from ctxgates import main
 
 if __name__ == "__main__":
-    with exit_on_user_error():
-        main()
+    main(["gate-labels", *sys.argv[1:]])

@@ -1,8 +1,8 @@
 """``ctxgates preceding-sentences`` as a script: ``python preprocess/preceding_sentences.py data-bin/X``."""
 
-from fairseq_ctxgates.commands.preceding_sentences import main
-from fairseq_ctxgates.errors import exit_on_user_error
+import sys
+
+from ctxgates import main
 
 if __name__ == "__main__":
-    with exit_on_user_error():
-        main()
+    main(["preceding-sentences", *sys.argv[1:]])

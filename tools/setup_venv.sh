@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes a virtual environment with this project and the packages of one of its two stacks, or brings it up to date.
-#     tools/setup_venv.sh modern|classic DIR [INTERPRETER]
+# Makes a virtual environment with this project and the packages of one of its three stacks, or brings it up to date.
+#     tools/setup_venv.sh modern|classic|latest DIR [INTERPRETER]
 # Without INTERPRETER it looks for one that the stack runs on: on PATH, then among pyenv's. An environment that is up to
 # date is left as it is; one whose set-up was interrupted is made anew.
 set -euo pipefail
@@ -10,17 +10,22 @@ stack=$1 venv=$2 interpreter=${3:-}
 case $stack in
     modern)
         versions="3.12 3.11" needs="3.12, or 3.11 with Python.h and a C++ compiler"
-        extras="test,lint" cost="2 to 4 minutes, 5 GB" make="install MODERN_PYTHON"
+        extras="docs,fairseq,lint,test" cost="2 to 4 minutes, 5 GB" make="install MODERN_PYTHON"
         first="torch numpy cython setuptools wheel"
         # Where fairseq-fixed has no ready wheel it compiles; isolated, its build would download another torch.
         isolation="--no-build-isolation" ;;
     classic)
         versions="3.10 3.9 3.8" needs="3.10, 3.9 or 3.8, with Python.h and a C++ compiler"
-        extras="test" cost="1 to 2 minutes, 2 GB" make="install-classic CLASSIC_PYTHON"
+        extras="fairseq,test" cost="1 to 2 minutes, 2 GB" make="install-classic CLASSIC_PYTHON"
         # torchaudio is fairseq's requirement: unless it is there in the matching version, pip replaces torch.
         first="torch torchaudio numpy wheel"
         isolation="" ;;
-    *) echo "error: the stack is modern or classic, not $stack" >&2; exit 2 ;;
+    latest) # the classic fairseq with the newest torch that its newest Python has
+        versions="3.10" needs="3.10, with Python.h and a C++ compiler"
+        extras="fairseq,test" cost="2 to 4 minutes, 5 GB" make="install-latest LATEST_PYTHON"
+        first="torch torchaudio numpy wheel"
+        isolation="" ;;
+    *) echo "error: the stack is modern, classic or latest, not $stack" >&2; exit 2 ;;
 esac
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -78,7 +83,7 @@ else
     python=$(find_interpreter)
     say "setting up $venv with $python ($cost)"
     "$python" -m venv --clear "$venv"
-    if [ "$stack" = classic ]; then
+    if [ "$stack" != modern ]; then
         "$venv/bin/python" -m pip install "pip<24.1" # later ones refuse omegaconf 2.0.6, which fairseq 0.12.2 needs
     fi
 fi

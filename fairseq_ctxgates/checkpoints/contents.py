@@ -18,8 +18,8 @@ from typing import Any, Dict, Iterator, NoReturn, Tuple
 import numpy as np
 import omegaconf
 from fairseq.data import Dictionary
-from fairseq.data.multilingual import multilingual_utils
-from fairseq.logging import meters
+
+from fairseq_ctxgates.compat import meters, multilingual_utils
 
 # Real and complex numbers, integers and truth values.
 NUMBER_TYPES = re.compile(r"b1|[iu][1248]|f[248]|c8|c16")
