@@ -14,7 +14,7 @@ import torch
 
 from fairseq_ctxgates.checkpoints.loading import load
 from fairseq_ctxgates.commands.options import CommandParser
-from fairseq_ctxgates.errors import UserError, exit_on_user_error
+from fairseq_ctxgates.errors import UserError, exit_on_user_error, one_line
 from fairseq_ctxgates.files import atomic_write
 
 EPOCH_CHECKPOINT = re.compile(r"checkpoint(\d+)\.pt")
@@ -55,13 +55,14 @@ def load_checkpoint(path: Path) -> Dict[str, Any]:
     """Load a checkpoint of fairseq to the CPU; UserError if it cannot be read or is not a checkpoint of fairseq."""
     try:
         state = load(path, map_location="cpu")
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
     except UserError:
         raise
-    except (EOFError, RuntimeError) as error:
-        raise UserError(f"{path} is damaged, and cannot be averaged ({error})") from error
-    if not (isinstance(state, dict) and isinstance(state.get("model"), dict)):
+    except (OSError, EOFError, RuntimeError) as error:
+        if isinstance(error, OSError) and error.filename:
+            raise UserError(f"{path} cannot be read: {error.strerror}; name a checkpoint") from error
+        raise UserError(f"{path} is damaged, and cannot be averaged ({one_line(error)})") from error
+    model = state.get("model") if isinstance(state, dict) else None
+    if not (isinstance(model, dict) and all(isinstance(value, torch.Tensor) for value in model.values())):
         raise UserError(f'{path} is not a checkpoint of fairseq: it has no "model"')
     return state
 
@@ -172,6 +173,8 @@ def main(argv: Optional[List[str]] = None) -> None:
     args = get_parser().parse_args(argv)
     if not args.output.parent.is_dir():
         raise UserError(f"{args.output.parent} is not a directory: make it, or choose another --output")
+    if args.output.is_dir():
+        raise UserError(f"--output {args.output} is a folder: name a file in it")
     paths = _chosen_checkpoints(args)
     print(f"averaging {len(paths)} checkpoints: {', '.join(map(str, paths))}", flush=True)
     save_checkpoint(average_checkpoints(paths), args.output)

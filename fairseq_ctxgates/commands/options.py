@@ -13,6 +13,8 @@ from fairseq_ctxgates.configuration import as_flag
 from fairseq_ctxgates.data.data_directory import Split, find_splits
 from fairseq_ctxgates.errors import UserError
 
+LARGEST = 10**9  # of a number in an option: what compiled code, NumPy and semaphores can hold
+
 
 class DefaultsHelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
     """Adds the default to the help text of each option that has one."""
@@ -65,15 +67,24 @@ def make_data_parser(description: str, several_directories: str) -> CommandParse
     parser = CommandParser(description=description, formatter_class=DefaultsHelpFormatter)
     parser.add_argument("data", help=f"data directory, or several as for fairseq-train (a:b): {several_directories}")
     for letter, role in (("s", "source"), ("t", "target")):
-        help_text = f"{role} language; if not given, from the file names"
+        help_text = f"{role} language (default: from the file names)"
         parser.add_argument(f"-{letter}", f"--{role}-lang", metavar="LANG", help=help_text)
     return parser
 
 
 def positive(text: str) -> int:
     """The type of an option whose value is an integer from 1."""
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer from 1")
+    return _integer(text, 1)
+
+
+def seed(text: str) -> int:
+    """The type of an option whose value seeds random numbers: an integer from 0."""
+    return _integer(text, 0)
+
+
+def _integer(text: str, least: int) -> int:
+    if not text.isdecimal() or not least <= int(text) <= LARGEST:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer from {least} to {LARGEST:,}")
     return int(text)
 
 

@@ -73,7 +73,7 @@ def main(argv: Optional[List[str]] = None) -> None:
         documents = find_documents(args, data_dirs, splits)
         preceding = {split: find_preceding_sentences(ids, find_empty_rows(split)) for split, ids in documents.items()}
         with lock_streams(PrecedingSentences.name, splits, "ctxgates preceding-sentences"):
-            write_preceding(preceding)
+            write_preceding(preceding, made_from(args))
         report(preceding)
         for split in splits:
             if split not in preceding:
@@ -102,14 +102,28 @@ def find_empty_rows(split: Split) -> np.ndarray:
     return np.asarray(sources.sizes <= 1)
 
 
-def write_preceding(preceding: Dict[Split, np.ndarray]) -> None:
+def made_from(args: argparse.Namespace) -> Dict[str, str]:
+    """By the name of a split the option that gave its documents, for the JSON file of the stream."""
+    given = [("--documents", args.documents), ("--blank-line-separated", args.blank_line_separated)]
+    return {
+        name: f"{option} {name}={':'.join(path.name for path in paths)}"
+        for option, values in given
+        for name, paths in values or []
+    }
+
+
+def write_preceding(preceding: Dict[Split, np.ndarray], made_from: Dict[str, str]) -> None:
     """Write the streams of all splits, or none.
 
     Args:
         preceding: the row of each sentence's preceding sentence or ``NONE``, (sentences,)
+        made_from: from :func:`made_from`
     """
     streams = {
-        split.stream_prefix(PrecedingSentences.name): {"fingerprint": fingerprint(split, PrecedingSentences.languages)}
+        split.stream_prefix(PrecedingSentences.name): {
+            "fingerprint": fingerprint(split, PrecedingSentences.languages),
+            "made_from": made_from.get(split.name, "--one-document"),
+        }
         for split in preceding
     }
     with write_side_streams(streams, np.int64) as writers:

@@ -38,6 +38,7 @@ from fairseq_ctxgates.files import clean_up_on_failure
 from fairseq_ctxgates.processes import process_pool
 from fairseq_ctxgates.relations.extraction import EXTRACTORS, REMOVE_BPE, RelationTuple
 from fairseq_ctxgates.relations.extraction.corpus import SourceText, find_distinct_sentences
+from fairseq_ctxgates.relations.extraction.extractor import MAX_WORDS, is_too_long
 from fairseq_ctxgates.relations.extraction.json_lines import open_dump, read_tuples, tuples_line
 from fairseq_ctxgates.relations.extraction.shards import (
     ExtractionOptions,
@@ -85,7 +86,7 @@ def get_parser() -> CommandParser:
         help="how sub-words are joined to words for the parser; words without sub-words do not change",
     )
     parser.add_argument(
-        "--language", metavar="LANG", help="language of the source text for the parser; if not given, --source-lang"
+        "--language", metavar="LANG", help="language of the source text for the parser (default: --source-lang)"
     )
     parser.add_argument(
         "--dump",
@@ -97,10 +98,24 @@ def get_parser() -> CommandParser:
         parser, "number of parallel requests to the servers; with --extractor stanza, number of processes"
     )
     parser.add_condition("--extractor jsonl", lambda args: args.extractor == "jsonl", "relations")
+    add_failure_option(parser)
     extracts = "an --extractor that parses, not jsonl"
-    parser.add_condition(extracts, lambda args: args.extractor != "jsonl", "language", "workers", "dask")
+    parser.add_condition(extracts, lambda args: args.extractor != "jsonl", "language", "workers", "dask", "max_failed")
     add_server_options(parser)
     return parser
+
+
+def add_failure_option(parser: CommandParser) -> None:
+    """Add the option that limits how many sentences the parser may fail on."""
+    parser.add_argument(
+        "--max-failed",
+        type=share,
+        default=0.01,
+        metavar="SHARE",
+        help="the share of the different sentences that may remain without relations because the parser failed on "
+        "them; if there are more, the command stops, and goes on there when it is run again. Up to 10 sentences, if "
+        "this is not more than half of them, are always allowed, except with 0",
+    )
 
 
 def add_server_options(parser: CommandParser) -> None:
@@ -144,6 +159,17 @@ def seconds(text: str) -> float:
     return number
 
 
+def share(text: str) -> float:
+    """The type of an option whose value is a number from 0 to 1."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 1")
+    return number
+
+
 def name_value_pair(text: str) -> Tuple[str, str]:
     """The type of an option ``NAME=VALUE``."""
     name, equals, value = text.partition("=")
@@ -171,7 +197,8 @@ class RelationStatistics:
 
     with_tuple: sentences with a tuple
     related: words in a tuple
-    not_parsed: sentences that the parser could not parse
+    not_parsed: sentences that could not be parsed
+    too_long: those of them that have too many words for it
     """
 
     sentences: int = 0
@@ -180,12 +207,14 @@ class RelationStatistics:
     words: int = 0
     related: int = 0
     not_parsed: int = 0
+    too_long: int = 0
 
-    def add(self, words: int, tuples: Tuples) -> None:
+    def add(self, words: Sequence[str], tuples: Tuples) -> None:
         """Count one sentence."""
         self.sentences += 1
-        self.words += words
+        self.words += len(words)
         self.not_parsed += tuples is None
+        self.too_long += tuples is None and is_too_long(words)
         self.tuples += len(tuples or [])
         self.with_tuple += bool(tuples)
         self.related += len({word for entry in tuples or [] for word in entry.words})
@@ -244,7 +273,9 @@ def extract(
     pool = process_pool if args.extractor == "stanza" else ThreadPoolExecutor
     # Close the extractors before the pool, so that the threads of an interrupted run do not finish their shards.
     with open_workers(args, list({split.data_dir for split in splits}), pool, close_extractors) as workers:
-        extracted = extract_distinct_sentences(splits, places, digest, options, server_options, workers.executor)
+        extracted = extract_distinct_sentences(
+            splits, places, digest, options, server_options, args.max_failed, workers.executor
+        )
     rows = {split: (extracted[number] for number in numbers[i]) for i, split in enumerate(splits)}
     statistics = write_streams(texts, rows, asdict(options), digests, dumps)
     remove_shards(folder)
@@ -291,7 +322,7 @@ def write_streams(
             progress = tqdm(zip(rows[split], text), total=len(text), desc=f"writing {split.name}", unit=" sentences")
             for tuples, words in progress:
                 writer.add(pack_tuples([words.token_positions(entry.words) for entry in tuples or []]))
-                statistics[split].add(len(words.words), tuples)
+                statistics[split].add(words.words, tuples)
                 if split.data_dir in dump_files:
                     dump_files[split.data_dir].write(tuples_line(split.name, words.words, tuples))
     return statistics
@@ -310,3 +341,6 @@ def report(statistics: Dict[Split, RelationStatistics]) -> None:
         )
     if any(found.not_parsed for found in statistics.values()):
         print("not parsed: the parser failed, took too long, or changed the words; these sentences have no tuples")
+    too_long = sum(found.too_long for found in statistics.values())
+    if too_long:
+        print(f"of these, with more than {MAX_WORDS:,} words and never sent to the parser: {too_long:,}")

@@ -29,6 +29,7 @@ from tqdm import tqdm
 
 from fairseq_ctxgates.commands.options import positive
 from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.extras import needs_extra
 from fairseq_ctxgates.files import scratch_folder
 from fairseq_ctxgates.processes import process_pool
 
@@ -147,15 +148,10 @@ def open_cluster(address: str, folders: Sequence[Path], on_exit: Optional[Callab
 
 def import_distributed() -> ModuleType:
     """The module ``distributed``, with its loggers silenced; UserError if it is not installed."""
-    try:
+    with needs_extra("dask", "--dask"):
         import distributed
         import distributed.comm
         import distributed.scheduler
-    except ImportError as error:
-        raise UserError(
-            f"--dask needs the package distributed, which cannot be imported ({error}): "
-            f"pip install distributed (the extra 'dask' of fairseq-ctxgates)"
-        ) from error
     for name in ("distributed", "distributed.client", "asyncio"):  # their errors become a UserError of one line
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return distributed

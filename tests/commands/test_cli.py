@@ -63,4 +63,4 @@ def test_a_user_error_is_one_line_and_status_1(tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
         ctxgates.main(["average-checkpoints", "--inputs", str(missing), "--output", str(tmp_path / "mean.pt")])
     assert stop.value.code == 1
-    assert capsys.readouterr().err == f"error: {missing} cannot be read: No such file or directory\n"
+    assert capsys.readouterr().err == f"error: {missing} cannot be read: No such file or directory; name a checkpoint\n"

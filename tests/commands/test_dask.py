@@ -305,7 +305,7 @@ def test_a_worker_with_other_code(cluster, data, tmp_path, change, message):
 
 def test_distributed_that_is_not_installed(data, monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(UserError, match="--dask needs the package distributed.*extra 'dask'"):
+    with pytest.raises(UserError, match="--dask needs distributed .*pip install 'fairseq-ctxgates.dask.'"):
         main([str(data), "--dask", "tcp://localhost:8786"])
 
 

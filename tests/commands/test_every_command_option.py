@@ -20,7 +20,14 @@ from gensim.models import KeyedVectors
 import ctxgates
 from fairseq_ctxgates import analysis
 from fairseq_ctxgates.analysis import sweep
-from fairseq_ctxgates.commands import average_checkpoints, gate_labels, preceding_sentences, relations
+from fairseq_ctxgates.commands import (
+    average_checkpoints,
+    describe,
+    export,
+    gate_labels,
+    preceding_sentences,
+    relations,
+)
 from fairseq_ctxgates.commands.options import CommandParser
 from fairseq_ctxgates.data.data_directory import Split
 from fairseq_ctxgates.relations.extraction import RelationExtractor, RelationTuple, shards
@@ -34,6 +41,8 @@ MODULES: Dict[str, Any] = {
     "preceding-sentences": preceding_sentences,
     "relations": relations,
     "average-checkpoints": average_checkpoints,
+    "describe": describe,
+    "export": export,
 }
 PARSERS: Dict[str, CommandParser] = {
     **{name: module.get_parser() for name, module in MODULES.items()},
@@ -69,6 +78,8 @@ COMMAND_LINES: Dict[str, List[str]] = {
         "--inputs checkpoints --num-epoch-checkpoints 1 --output mean.pt",
         "--inputs checkpoints --num-update-checkpoints 1 --output mean.pt",
     ],
+    "describe": [LABELS],
+    "export": ["--path context.pt --output stock.pt"],
     "analyze forced-decoding": [MODEL],
     "analyze bleu-by-length": [f"data {SYSTEMS}", f"data --source test.de {SYSTEMS}"],
     "analyze bleu-by-unknowns": [f"data {SYSTEMS}", f"data --source test.de {SYSTEMS}"],
@@ -229,7 +240,12 @@ def place(trained_on_documents: Trained, tmp_path_factory: pytest.TempPathFactor
     for split in DOCUMENTS:
         sources = Split(data, split, "de", "en").load_language("de")
         write_relations(data, split, [pack_tuples([[0, 1]] if len(source) > 2 else []) for source in sources])
-    for model, options in {"rcg": GATED, "fra": ("--arch", "fra_transformer_tiny", *SMOOTHED)}.items():
+    models = {
+        "rcg": GATED,
+        "fra": ("--arch", "fra_transformer_tiny", *SMOOTHED),
+        "context": ("--arch", "context_transformer_tiny", *SMOOTHED),
+    }
+    for model, options in models.items():
         train(data, folder / model, *options, *COMMON, "--max-update", 1)
         shutil.copy(folder / model / "checkpoint_last.pt", folder / f"{model}.pt")
     gate_labels.main([str(data), "-s", "de", "-t", "en"])

@@ -214,63 +214,10 @@ def refused(data: Any, folder: Path, message: str, *options: Any) -> None:
     assert contents(folder) == before
 
 
-def refused_names(data: Path, names: Path, message: str) -> None:
-    valid = write(data.parent / "valid.docids", ["x", "x"])
-    refused(data, data, message, "--documents", f"valid={valid}", f"train={names}")
-
-
-@pytest.mark.parametrize("names", [TRAIN_NAMES[:-1], [*TRAIN_NAMES, "z"], []], ids=["short", "long", "empty"])
-def test_names_of_another_length_than_the_split(data, tmp_path, names):
-    path = write(tmp_path / "train.docids", names)
-    refused_names(
-        data,
-        path,
-        rf"{path} names the documents of {len(names)} sentences, but .*data/train has 6: .*belongs to this text",
-    )
-
-
-def test_an_empty_name(data, tmp_path):
-    path = write(tmp_path / "train.docids", [*TRAIN_NAMES[:4], " ", "z"])
-    refused_names(data, path, rf"{path}, line 5: no document is named.*name")
-
-
-def test_a_file_that_is_not_there(data, tmp_path):
-    refused_names(data, tmp_path / "nowhere", rf"{tmp_path / 'nowhere'} not found.*check the path")
-
-
-def test_a_folder_in_place_of_a_file(data, tmp_path):
-    refused_names(data, tmp_path, rf"{tmp_path}: .*directory")
-
-
-def test_text_that_is_not_utf8(data, tmp_path):
-    path = tmp_path / "train.docids"
-    path.write_bytes("x\nx\nMünchen\ny\nz\nz\n".encode("latin-1"))
-    refused_names(data, path, rf"{path}, line 3: not text in UTF-8.*convert")
-
-
-@pytest.mark.parametrize(
-    "damage", [lambda whole: b"x\n" * 6, lambda whole: whole[:-9], lambda whole: whole[:12] + b"\xff" * 9]
-)
-def test_a_damaged_compressed_file(data, tmp_path, damage):
-    path = tmp_path / "train.docids.gz"
-    path.write_bytes(damage(gzip.compress("\n".join(TRAIN_NAMES).encode())))
-    refused_names(data, path, rf"{path} .*gzip.*again")
-
-
 def refused_text(data: Path, lines: Sequence[str], message: str) -> None:
     valid = write(data.parent / "valid.de", VALID)
     text = write(data.parent / "train.de", lines)
     refused(data, data, message, "--blank-line-separated", f"valid={valid}", f"train={text}")
-
-
-@pytest.mark.parametrize("lines", [[*TRAIN_TEXT, "a"], TRAIN_TEXT[1:], []], ids=["more", "fewer", "none"])
-def test_text_whose_number_of_sentences_does_not_fit(data, lines):
-    sentences = sum(map(bool, lines))
-    path = data.parent / "train.de"
-    message = (
-        f"{path} has {sentences} sentences and {len(lines) - sentences} blank lines, but .*data/train has 6 .*give"
-    )
-    refused_text(data, lines, message)
 
 
 def test_blank_lines_at_other_places_than_the_empty_rows(tmp_path):
@@ -286,17 +233,6 @@ def test_blank_lines_at_other_places_than_the_empty_rows(tmp_path):
 def test_blank_lines_in_place_of_sentences(data, tmp_path):
     """As many lines as rows, two of them blank: this cannot be the text that was binarized."""
     refused_text(data, ["a b", "", "d e f", "", "b b", "c d"], "train.de, line 2: this line is blank either")
-
-
-def test_a_split_that_is_not_there(data, tmp_path):
-    path = write(tmp_path / "train.docids", TRAIN_NAMES)
-    message = "--documents test: .*data has no such split; its splits are train, valid"
-    refused(data, data, message, "--documents", f"train={path}", f"test={path}")
-
-
-def test_a_split_named_twice(data, tmp_path):
-    path = write(tmp_path / "train.docids", TRAIN_NAMES)
-    refused(data, data, "--documents names train twice", "--documents", f"train={path}", f"train={path}")
 
 
 @pytest.mark.parametrize("files", [1, 3])
@@ -321,23 +257,6 @@ def test_no_such_directory_or_language(data, tmp_path):
         main([str(tmp_path / "nowhere"), "--one-document"])
     with pytest.raises(UserError, match="no data of the language pair de-fr.*--target-lang"):
         main([str(data), "-s", "de", "-t", "fr", "--one-document"])
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        (),
-        ("--documents",),
-        ("--documents", "train.docids"),
-        ("--documents", "train="),
-        ("--one-document", "--documents", "a=b"),
-    ],
-    ids=" ".join,
-)
-def test_options_that_say_nothing_of_the_documents(data, capsys, options):
-    with pytest.raises(SystemExit):
-        run(data, *options)
-    assert "--documents" in capsys.readouterr().err
 
 
 def test_a_byte_order_mark_does_not_begin_a_document(data, tmp_path):

@@ -188,12 +188,12 @@ def test_an_interrupted_run_goes_on_where_it_stopped(data, tmp_path, parser, mon
     parser.sent.clear()
     before, extract_shard, done = contents(data), shards.extract_shard, []
 
-    def stopped(shard: shards.Shard) -> int:
+    def stopped(shard: shards.Shard) -> shards.Outcome:
         done.append(extract_shard(shard))
         if len(done) == 2:
             if stop == "terminate":
                 os.kill(os.getpid(), signal.SIGTERM)
-                return 0
+                return done[-1]
             raise {
                 "interrupt": KeyboardInterrupt(),
                 "lost parser": UserError("no server"),

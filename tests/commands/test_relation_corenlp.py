@@ -188,7 +188,7 @@ def test_a_server_killed_in_the_middle_is_started_again(corenlp_url, monkeypatch
 @contextmanager
 def passing_on(url: str, dropped: Container[int]) -> Iterator[str]:
     """The address of a server that passes requests on to another, but hangs up on some, by their number from 0. The
-    first is that of the check at the start."""
+    first two are those of the check at the start."""
     numbers = itertools.count()
 
     class Handler(BaseHTTPRequestHandler):
@@ -225,10 +225,10 @@ def test_a_lost_server_that_comes_back_and_one_that_others_stand_in_for(corenlp_
     with build_extractor("corenlp-dependencies", "en", [corenlp_url]) as extractor:
         expected = extractor.extract(sentences)
     assert all(expected)
-    with passing_on(corenlp_url, {1}) as url, build_extractor("corenlp-dependencies", "en", [url]) as extractor:
+    with passing_on(corenlp_url, {2}) as url, build_extractor("corenlp-dependencies", "en", [url]) as extractor:
         assert extractor.extract(sentences) == expected
     assert "is lost" not in caplog.text
-    with passing_on(corenlp_url, range(1, 999)) as url:
+    with passing_on(corenlp_url, range(2, 999)) as url:
         with build_extractor("corenlp-dependencies", "en", [url, corenlp_url]) as extractor:
             assert extractor.extract(sentences) == expected
     assert f"the CoreNLP server at {url} is lost" in caplog.text
@@ -236,7 +236,9 @@ def test_a_lost_server_that_comes_back_and_one_that_others_stand_in_for(corenlp_
 
 def test_an_address_where_no_server_answers(monkeypatch):
     monkeypatch.setattr(corenlp_server, "CONNECTION_SECONDS", 0)
-    with pytest.raises(UserError, match="no CoreNLP server answers at http://localhost:1; start it"):
+    with pytest.raises(
+        UserError, match=r"no CoreNLP server answers at http://localhost:1 \(/ping: ConnectionError\); start one"
+    ):
         build_extractor("corenlp-openie", "en", ["http://localhost:1/"])
 
 
@@ -246,13 +248,13 @@ def test_a_server_that_is_none_of_corenlps(tmp_path):
     handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
     with ThreadingHTTPServer(("localhost", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        with pytest.raises(UserError, match=r"server at http://localhost:\d+ cannot be used: .*501"):
+        with pytest.raises(UserError, match=r"at http://localhost:\d+ cannot be used as a CoreNLP server, .*501"):
             build_extractor("corenlp-openie", "en", [f"http://localhost:{server.server_port}"])
         server.shutdown()
 
 
 def test_a_server_that_does_not_start(corenlp_url):
-    with pytest.raises(UserError, match="the CoreNLP server does not start: .*heap"):
+    with pytest.raises(UserError, match="the CoreNLP server does not start; the end of its log: .*heap"):
         build_extractor("corenlp-openie", "en", memory="1K")
 
 

@@ -1,0 +1,232 @@
+"""``ctxgates describe``: what was added to a data directory, how it was made, and whether it still fits the data.
+
+    ctxgates describe data-bin/X
+    ctxgates describe data-bin/X --json
+
+It goes through every side stream and every PMI table of all language pairs, checks each as training does, and shows the
+options, the version of this package and the date of each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple, Type
+
+from fairseq import utils
+
+from fairseq_ctxgates.analysis.inference import register_models
+from fairseq_ctxgates.commands.options import CommandParser, language_pair, make_data_parser
+from fairseq_ctxgates.data.data_directory import Split, find_splits, fingerprint
+from fairseq_ctxgates.data.side_stream import SideStream, load_metadata
+from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.mechanisms import all_mechanisms
+from fairseq_ctxgates.version import __version__
+
+STREAM_FILE = re.compile(
+    r"(?P<split>[^.]+)\.(?P<name>[^.]+)\.(?P<source>[^.-]+)-(?P<target>[^.-]+)\.(?P<end>json|idx|bin)"
+)
+TABLE_FILE = re.compile(r"pmi\.(?P<name>bilingual|monolingual)\.(?P<source>[^.-]+)-(?P<target>[^.-]+)\.npz")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A side stream of one split, or a PMI table.
+
+    kind: "stream" or "table"
+    split: of a stream
+    size: rows of a stream, pairs of a table; None if that cannot be read
+    options: how it was made; version: of this package, None for the earliest files
+    date: of its last change, in UTC
+    fingerprint: of the data it was made for
+    problem: why it cannot be used, or None
+    """
+
+    kind: str
+    name: str
+    file: str
+    split: Optional[str]
+    languages: str
+    size: Optional[int]
+    options: Mapping[str, Any]
+    version: Optional[str]
+    date: Optional[str]
+    fingerprint: Any
+    problem: Optional[str]
+
+
+def get_parser() -> CommandParser:
+    """The command's options."""
+    parser = make_data_parser(
+        "Show every side stream and PMI table of a data directory: its options, the version that made it, its date, "
+        "and whether it still fits the data. The exit status is 1 if one does not.",
+        several_directories="one after the other",
+    )
+    parser.add_argument(
+        "--user-dir", metavar="DIR", help="folder of your own mechanisms, whose streams are checked as well"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, also with all fingerprints")
+    return parser
+
+
+def main(argv: Optional[List[str]] = None) -> None:
+    """Run ``ctxgates describe``.
+
+    Raises:
+        UserError: a directory does not exist or has no data, or a stream or a table does not fit
+    """
+    args = get_parser().parse_args(argv)
+    if args.user_dir is not None:
+        register_models(args.user_dir)
+    descriptions = [describe(Path(path), args) for path in utils.split_paths(args.data)]
+    if args.json:
+        print(json.dumps(descriptions, indent=2, ensure_ascii=False))
+    else:
+        print("\n\n".join(map(as_text, descriptions)))
+    unfit = [entry["file"] for description in descriptions for entry in description["entries"] if entry["problem"]]
+    if unfit:
+        raise UserError(f"{len(unfit)} of the files in {args.data} cannot be used: {', '.join(unfit)}")
+
+
+def describe(data_dir: Path, args: argparse.Namespace) -> Dict[str, Any]:
+    """Everything about one data directory, as it is printed in JSON.
+
+    Raises:
+        UserError: the directory does not exist, or has no data of the language pair
+    """
+    pairs = {language_pair(args, data_dir)}
+    if args.source_lang is None and args.target_lang is None:
+        pairs = {file.pair for file in find_files(data_dir)} or pairs
+    return {
+        "data": str(data_dir),
+        "version": __version__,
+        "splits": [describe_split(split) for pair in sorted(pairs) for split in find_splits(data_dir, *pair)],
+        "entries": [
+            asdict(describe_table(data_dir, file) if file.split is None else describe_stream(data_dir, file))
+            for file in find_files(data_dir)
+            if file.pair in pairs
+        ],
+    }
+
+
+class NamedFile(NamedTuple):
+    """A file whose name is that of a side stream's JSON file, or of a PMI table, which has no split."""
+
+    path: Path
+    name: str
+    split: Optional[str]
+    pair: Tuple[str, str]
+
+
+def find_files(data_dir: Path) -> List[NamedFile]:
+    """All streams and tables of a data directory, by name, languages and split. Of a stream without JSON file, which
+    is incomplete, the other files count."""
+    found = set()
+    for path in data_dir.iterdir():
+        match = STREAM_FILE.fullmatch(path.name)
+        if match and (match["name"] in all_streams() or match["end"] == "json"):
+            found.add(
+                NamedFile(path.with_suffix(".json"), match["name"], match["split"], (match["source"], match["target"]))
+            )
+        match = TABLE_FILE.fullmatch(path.name)
+        if match:
+            found.add(NamedFile(path, match["name"], None, (match["source"], match["target"])))
+    return sorted(found, key=lambda file: (file.pair, file.split is None, file.name, file.path))
+
+
+def describe_split(split: Split) -> Dict[str, Any]:
+    """The sentences and fingerprints of a split's text, or why they cannot be read."""
+    described: Dict[str, Any] = {"name": split.name, "languages": f"{split.source_lang}-{split.target_lang}"}
+    try:
+        described["sentences"] = len(split.load_language(split.source_lang))
+        described["fingerprint"] = fingerprint(split)
+    except UserError as error:
+        described["problem"] = str(error)
+    return described
+
+
+def all_streams() -> Dict[str, Type[SideStream]]:
+    """The side streams of all mechanisms, by name."""
+    return {stream.name: stream for mechanism in all_mechanisms() for stream in mechanism.streams}
+
+
+def describe_stream(data_dir: Path, file: NamedFile) -> Entry:
+    """Check a stream as training does, and describe it."""
+    metadata: Mapping[str, Any] = {}
+    problem = None
+    try:
+        metadata = load_metadata(file.path.with_suffix(""))
+        if file.name in all_streams():
+            all_streams()[file.name].load_split(Split(data_dir, str(file.split), *file.pair))
+        else:
+            problem = "no mechanism reads this stream: give the --user-dir of the one that does"
+    except UserError as error:
+        problem = str(error)
+    return make_entry("stream", file, metadata, metadata.get("rows"), metadata.get("fingerprint"), problem)
+
+
+def describe_table(data_dir: Path, file: NamedFile) -> Entry:
+    """Check a PMI table as forced decoding does, and describe it."""
+    # Imports Numba.
+    from fairseq_ctxgates.context_gates.pmi.labelling import load_labeller
+    from fairseq_ctxgates.context_gates.pmi.table import PMITable
+
+    metadata: Mapping[str, Any] = {}
+    pairs = problem = None
+    try:
+        table = PMITable.load(file.path, verify=False)
+        metadata, pairs = dict(table.metadata), len(table)
+        load_labeller(data_dir, *file.pair)
+    except UserError as error:
+        problem = str(error)
+    provenance = {key: metadata.get(key) for key in ("dictionaries", "train")}
+    return make_entry("table", file, metadata, pairs, provenance, problem)
+
+
+def make_entry(
+    kind: str, file: NamedFile, metadata: Mapping[str, Any], size: Optional[int], data: Any, problem: Optional[str]
+) -> Entry:
+    """The description of a file, given its metadata, its size and the fingerprints of the data it was made for."""
+    options = dict(metadata["options"]) if isinstance(metadata.get("options"), dict) else {}
+    if "made_from" in metadata:
+        options["made_from"] = metadata["made_from"]
+    changed = datetime.fromtimestamp(file.path.stat().st_mtime, timezone.utc) if file.path.exists() else None
+    return Entry(
+        kind=kind,
+        name=file.name,
+        file=file.path.name,
+        split=file.split,
+        languages="-".join(file.pair),
+        size=size,
+        options=options,
+        version=metadata.get("version"),
+        date=changed.isoformat(timespec="seconds") if changed else None,
+        fingerprint=data,
+        problem=problem,
+    )
+
+
+def as_text(description: Mapping[str, Any]) -> str:
+    """A description for people: the splits, then each stream and table with its options below."""
+    lines = [description["data"]]
+    for split in description["splits"]:
+        size = f"{split['sentences']:,} sentences" if "sentences" in split else split["problem"]
+        lines.append(f"  {split['name']:<24} {split['languages']:<8} {size}")
+    if not description["entries"]:
+        lines.append("  no side streams and no tables")
+    for entry in description["entries"]:
+        size = f"{entry['size']:,}" if isinstance(entry["size"], int) else "?"
+        unit = "rows" if entry["kind"] == "stream" else "pairs"
+        made = f"{entry['date'] or 'no date'}, version {entry['version'] or 'unknown'}"
+        lines.append(
+            f"  {entry['file']:<32} {size:>12} {unit:<5}  {made}  {'DOES NOT FIT' if entry['problem'] else 'fits'}"
+        )
+        if entry["options"]:
+            lines.append("    " + ", ".join(f"{name}: {value}" for name, value in sorted(entry["options"].items())))
+        if entry["problem"]:
+            lines.append(f"    {entry['problem']}")
+    return "\n".join(lines)

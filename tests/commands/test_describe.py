@@ -1,0 +1,128 @@
+"""``ctxgates describe``: what is in a data directory, how it was made, and whether it fits."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any, Dict
+
+import pytest
+
+import ctxgates
+from fairseq_ctxgates.commands.describe import main
+from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.version import __version__
+from tests.helpers.corpus import binarize
+from tests.helpers.fairseq_commands import make_pairs, write_relations
+
+DATE = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory with the streams and tables of every command. Not to be changed."""
+    pairs = {"train": make_pairs(30, 1), "valid": make_pairs(6, 2)}
+    data = binarize(tmp_path_factory.mktemp("made") / "data", pairs, "de", "en")
+    ctxgates.main(["gate-labels", str(data), "-s", "de", "-t", "en", "--strategy", "mean"])
+    names = data.parent / "names"
+    names.write_text("a\n" * 30)
+    ctxgates.main(["preceding-sentences", str(data), "-s", "de", "-t", "en", "--documents", f"train={names}"])
+    write_relations(data, "train", [[0, -1]] * 30)
+    return data
+
+
+@pytest.fixture
+def data(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "data"))
+
+
+def entries(data: Path, capsys: pytest.CaptureFixture[str], *options: str) -> Dict[str, Dict[str, Any]]:
+    """What ``--json`` prints of each stream and table, by its file."""
+    capsys.readouterr()
+    try:
+        main([str(data), "--json", *options])
+    except UserError:
+        pass
+    (description,) = json.loads(capsys.readouterr().out)
+    return {entry["file"]: entry for entry in description["entries"]}
+
+
+def test_every_stream_and_table(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = entries(data, capsys)
+    assert set(found) == {
+        *("train.gate.de-en.json", "valid.gate.de-en.json", "train.preceding.de-en.json", "train.relation.de-en.json"),
+        *("pmi.bilingual.de-en.npz", "pmi.monolingual.de-en.npz"),
+    }
+    assert {entry["problem"] for entry in found.values()} == {None}
+    assert {entry["version"] for entry in found.values()} == {__version__}
+    labels, table = found["train.gate.de-en.json"], found["pmi.bilingual.de-en.npz"]
+    options = {"counts": "marginal", "measure": "pmi", "min_count": 1, "strategy": "mean"}
+    assert labels["options"] == table["options"] == options
+    assert (labels["kind"], labels["split"], labels["size"]) == ("stream", "train", 30)
+    assert (table["kind"], table["split"]) == ("table", None)
+    assert table["size"] > 0
+    assert set(labels["fingerprint"]) == {"source", "target"}
+    assert set(table["fingerprint"]) == {"dictionaries", "train"}
+    assert found["train.preceding.de-en.json"]["options"] == {"made_from": "--documents train=names"}
+    assert re.fullmatch(DATE, labels["date"])
+
+
+def test_what_people_read(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    main([str(data)])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == str(data)
+    assert [line.split() for line in lines[1:3]] == [
+        ["train", "de-en", "30", "sentences"],
+        ["valid", "de-en", "6", "sentences"],
+    ]
+    (place,) = (number for number, line in enumerate(lines) if line.startswith("  train.gate.de-en.json "))
+    assert lines[place].endswith(f"version {__version__}  fits")
+    assert "strategy: mean" in lines[place + 1]
+
+
+def test_other_data_other_files_and_incomplete_streams_do_not_fit(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(data / "dict.en.txt", data / "dict.de.txt")
+    path = data / "valid.gate.de-en.json"
+    path.unlink()
+    (data / "train.mine.de-en.json").write_text('{"rows": 3}')
+    found = entries(data, capsys)
+    assert "other data or dictionaries" in found["train.gate.de-en.json"]["problem"]
+    assert "other dictionaries" in found["pmi.bilingual.de-en.npz"]["problem"]
+    assert (found[path.name]["version"], found[path.name]["date"]) == (None, None)
+    assert "cannot be read" in found[path.name]["problem"]
+    assert "--user-dir" in found["train.mine.de-en.json"]["problem"]
+    assert found["train.mine.de-en.json"]["size"] == 3
+    with pytest.raises(UserError, match=f"7 of the files in {data} cannot be used: "):
+        main([str(data)])
+    assert capsys.readouterr().out.count("DOES NOT FIT") == 7
+
+
+def test_a_hostile_json_file(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (data / "train.gate.de-en.json").write_text('{"rows": {}, "options": 3, "version": [], "made_from": 1}')
+    assert "other data" in entries(data, capsys)["train.gate.de-en.json"]["problem"]
+    with pytest.raises(UserError, match="train.gate.de-en.json"):
+        main([str(data)])
+
+
+def test_languages(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Streams of both directions are found; -s and -t choose one."""
+    ctxgates.main(["preceding-sentences", str(data), "-s", "en", "-t", "de", "--one-document"])
+    both, one = entries(data, capsys), entries(data, capsys, "-s", "en", "-t", "de")
+    assert {entry["languages"] for entry in both.values()} == {"de-en", "en-de"}
+    assert set(one) == {"train.preceding.en-de.json", "valid.preceding.en-de.json"}
+
+
+def test_without_streams_or_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = binarize(tmp_path / "plain", {"train": make_pairs(4, 1)}, "de", "en")
+    main([str(data)])
+    assert "no side streams and no tables" in capsys.readouterr().out
+    with pytest.raises(UserError, match="not a directory"):
+        main([str(tmp_path / "missing")])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="no data of any language pair"):
+        main([str(tmp_path / "empty")])

@@ -1,0 +1,105 @@
+"""``ctxgates export``: a model without mechanisms as a checkpoint of stock fairseq."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Dict, List, Tuple
+
+import pytest
+import torch
+
+import ctxgates
+from tests.helpers.corpus import binarize
+from tests.helpers.fairseq_commands import DECODING, GATED, SMOOTHED, generate, make_pairs, write_gate_labels
+from tests.helpers.trained import Trained, train_models
+
+ONE_EPOCH = ("--share-all-embeddings", "--no-epoch-checkpoints", "--max-epoch", "1")
+MODELS = {
+    "plain": ("--arch", "context_transformer_tiny", "--decoder-normalize-before", *SMOOTHED),
+    "gated": GATED,
+    "inner": ("--arch", "context_transformer_tiny", "--decoder-norm-order", "inner", *SMOOTHED),
+    "rnnsearch": ("--arch", "rnnsearch_tiny", *SMOOTHED),
+    "stock": ("--arch", "transformer_tiny", *SMOOTHED),
+    "align": ("--arch", "context_transformer_align_tiny", "--alignment-layer", "1", *SMOOTHED),
+    "concatenating": ("--arch", "context_transformer_tiny", "--concatenate-preceding", "q1", *SMOOTHED),
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    folder = tmp_path_factory.mktemp("export")
+    pairs = {"train": make_pairs(16, 1), "valid": make_pairs(4, 2), "test": make_pairs(8, 3)}
+    data = binarize(folder / "data", pairs, "de", "en", joined=True)
+    write_gate_labels(data)
+    ctxgates.main(["preceding-sentences", str(data), "-s", "de", "-t", "en", "--one-document"])
+    return train_models(data, folder, MODELS, *ONE_EPOCH)
+
+
+def export(path: Path, output: Path) -> None:
+    ctxgates.main(["export", "--path", str(path), "--output", str(output)])
+
+
+@pytest.mark.process
+def test_stock_fairseq_translates_alike_without_user_dir(trained: Trained, tmp_path: Path) -> None:
+    export(trained["plain"], tmp_path / "stock.pt")
+    command = [sys.executable, "-m", "fairseq_cli.generate", trained.data, "-s", "de", "-t", "en"]
+    command += ["--path", tmp_path / "stock.pt", *DECODING]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [*map(str, command)], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True, check=True
+    )
+    lines = [line.split("\t") for line in done.stdout.splitlines() if line.startswith("H-")]
+    found: Dict[int, Tuple[float, str]] = {int(name[2:]): (float(score), text) for name, score, text in lines}
+    expected = generate(trained.data, trained["plain"])
+    assert len(found) == len(expected) == 8  # stock drops what is over a multiple of 8
+    for number, hypothesis in expected.items():
+        assert found[number] == (pytest.approx(hypothesis.score, abs=1e-5), hypothesis.text)
+
+
+def test_nothing_in_it_needs_code(trained: Trained, tmp_path: Path) -> None:
+    """Also torch's own protection, which refuses fairseq's checkpoints, loads it."""
+    export(trained["plain"], tmp_path / "stock.pt")
+
+    def check(value: object) -> None:
+        if isinstance(value, dict):
+            for key, entry in value.items():
+                assert type(key) is str
+                check(entry)
+        elif isinstance(value, list):
+            for entry in value:
+                check(entry)
+        else:
+            assert isinstance(value, (str, int, float, bool, type(None), torch.Tensor)), type(value)
+
+    state = torch.load(tmp_path / "stock.pt", map_location="cpu")
+    check(state)
+    assert (state["cfg"]["model"]["_name"], state["cfg"]["task"]["_name"]) == ("transformer", "translation")
+    assert state["cfg"]["common"]["user_dir"] is None
+    assert not [option for option in state["cfg"]["model"] if "gate" in option or "relation" in option]
+
+
+@pytest.mark.parametrize(
+    ("model", "reasons"),
+    [
+        ("gated", ["rcg_transformer_tiny", "parts that fairseq's transformer does not have (context_gates)"]),
+        ("inner", ["--decoder-norm-order inner"]),
+        ("rnnsearch", ["rnnsearch_tiny is an RNNSearch", "stock fairseq does not have"]),
+        ("stock", ["transformer_tiny", "not of this package", "nothing to export"]),
+        ("align", ["other alignments"]),
+        ("concatenating", ["--concatenate-preceding q1"]),
+    ],
+)
+def test_what_cannot_be_exported(
+    model: str, reasons: List[str], trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stop:
+        export(trained[model], tmp_path / "stock.pt")
+    error = capsys.readouterr().err
+    assert stop.value.code == 1
+    assert error.count("\n") == 1
+    assert all(text in error for text in (str(trained[model]), *reasons)), error
+    assert not list(tmp_path.iterdir())
