@@ -56,6 +56,7 @@ class Mechanism(Generic[Options]):
         name: key of its parts, which appears in the names of their parameters
         configs: the dataclass of its options, for each backbone that it supports
         switch: the option that turns it on; it is off when that is False, None or "none"
+        initial_options: those that only decide the initial values of parameters, which a trained model does not read
         architectures: the architectures it gives, by backbone and by name, as defaults that differ
         streams: every side stream that it may read; the task has their options
 
@@ -71,6 +72,7 @@ class Mechanism(Generic[Options]):
     name: ClassVar[str]
     configs: ClassVar[Mapping[str, Type[FairseqDataclass]]]
     switch: ClassVar[str]
+    initial_options: ClassVar[Tuple[str, ...]] = ()
     architectures: ClassVar[Mapping[str, Mapping[str, Defaults]]] = {}
     streams: ClassVar[Tuple[Type[SideStream], ...]] = ()
 

@@ -6,9 +6,9 @@ from typing import AbstractSet
 import numpy as np
 import torch
 from fairseq.data import data_utils
-from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq.dataclass import FairseqDataclass
 
+from fairseq_ctxgates.compat import MMapIndexedDataset
 from fairseq_ctxgates.data.data_directory import Split
 from fairseq_ctxgates.data.side_stream import Batch, SideStream
 from fairseq_ctxgates.errors import UserError

@@ -1,19 +1,20 @@
 """Cross entropy with the regularizer of context gates (Li et al. 2020, equation 5)."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 from fairseq import utils
 from fairseq.criterions import register_criterion
-from fairseq.criterions.label_smoothed_cross_entropy import (
-    LabelSmoothedCrossEntropyCriterion,
-    LabelSmoothedCrossEntropyCriterionConfig,
-)
 from fairseq.dataclass import ChoiceEnum
-from fairseq.logging import metrics
 from torch import Tensor
 
+from fairseq_ctxgates.compat import (
+    LabelSmoothedCrossEntropyCriterion,
+    LabelSmoothedCrossEntropyCriterionConfig,
+    metrics,
+)
 from fairseq_ctxgates.configuration import as_flag
 from fairseq_ctxgates.context_gates.gate_labels import gate_signs
 from fairseq_ctxgates.errors import UserError
@@ -56,27 +57,30 @@ def gate_hinge(gate: Tensor, labels: Tensor, reduction: str = "hinge-of-mean") -
     2020, equation 5, which subtracts a vector from a number and adds the result to a number).
 
     Args:
-        gate: z, the weight of the source, (target length, batch, embed dim)
+        gate: z, the weight of the source, (target length, batch, embed dim), or of several layers at once, (layers,
+            target length, batch, embed dim)
         labels: z*, (batch, target length): SOURCE, TARGET, or IGNORE, where the result is 0
         reduction: ``hinge-of-mean``, or ``mean`` or ``sum`` of the components' hinges
 
     Returns:
-        (batch, target length)
+        (batch, target length), or (layers, batch, target length)
     """
     z = gate.float()
     if reduction == "hinge-of-mean":
         z = z.mean(dim=-1, keepdim=True)
     hinge = torch.relu(gate_signs(labels).t().unsqueeze(-1) * (z - 0.5))
-    return (hinge.mean(dim=-1) if reduction == "mean" else hinge.sum(dim=-1)).t()
+    return (hinge.mean(dim=-1) if reduction == "mean" else hinge.sum(dim=-1)).transpose(-1, -2)
 
 
 def gate_sums(gates: List[Tensor], is_token: Tensor, labels: Optional[Tensor] = None) -> Dict[str, Any]:
     """What the meters are made of, over all components of the gates at the positions that hold a token.
 
+    Sums over a mask, not over what it selects: a selection would make the host wait for the device.
+
     Args:
         gates: z of some layers, each (target length, batch, embed dim)
         is_token: (batch, target length), false at padding
-        labels: (batch, target length), or None
+        labels: (batch, target length), IGNORE at padding, or None
 
     Returns:
         sums of z and of its square, and their count; with labels also the number of components on their label's side (z
@@ -85,14 +89,21 @@ def gate_sums(gates: List[Tensor], is_token: Tensor, labels: Optional[Tensor] = 
     """
     if not gates:  # LayerDrop dropped every layer
         gates = [torch.empty(*is_token.t().shape, 0, device=is_token.device)]
-    z = torch.stack([gate.detach().transpose(0, 1)[is_token] for gate in gates]).float()
-    sums = {"gate_sum": z.sum(), "gate_square_sum": z.square().sum(), "gate_count": z.numel()}
+    z = torch.stack([gate.detach() for gate in gates]).float()
+    layers, dim = len(z), z.size(-1)
+    of_tokens = z * is_token.t().unsqueeze(-1)
+    sums = {
+        "gate_sum": of_tokens.sum(),
+        "gate_square_sum": of_tokens.square_().sum(),
+        "gate_count": is_token.sum() * (layers * dim),
+    }
     if labels is not None:
-        signs = gate_signs(labels)[is_token].unsqueeze(-1)
-        sums["gate_agreeing"] = (signs * (z - 0.5) < 0).sum()
-        sums["gate_labelled"] = signs.abs().sum() * (len(gates) * z.size(-1))
-        sums["gate_mean_agreeing"] = (signs * (z.mean(dim=-1, keepdim=True) - 0.5) < 0).sum()
-        sums["gate_mean_labelled"] = signs.abs().sum() * len(gates)
+        signs = gate_signs(labels).t()
+        labelled = signs.abs().sum()
+        sums["gate_agreeing"] = (signs.unsqueeze(-1) * (z - 0.5) < 0).sum()
+        sums["gate_labelled"] = labelled * (layers * dim)
+        sums["gate_mean_agreeing"] = (signs * (z.mean(dim=-1) - 0.5) < 0).sum()
+        sums["gate_mean_labelled"] = labelled * layers
     return sums
 
 
@@ -123,6 +134,8 @@ class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
             raise UserError(
                 "--criterion gate_regularized_cross_entropy needs --task context_translation (with --load-gate-labels)"
             )
+        if not 0 <= gate_lambda < math.inf:
+            raise UserError(f"--gate-lambda {gate_lambda}: it is a number from 0")
         self.gate_lambda = gate_lambda
         self.gate_reduction = str(gate_reduction)
         self.gate_layer_reduction = str(gate_layer_reduction)
@@ -159,10 +172,11 @@ class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         is_token = sample["target"].ne(self.padding_idx)
         is_scored = is_token.clone()
         is_scored[:, : self.ignore_prefix_size] = False
+        scored = is_scored.flatten().nonzero().squeeze(1)
         logits, extra = model(
-            **sample["net_input"], returns=("context_gates",), return_attention=False, output_positions=is_scored
+            **sample["net_input"], returns=("context_gates",), return_attention=False, output_positions=scored
         )
-        target = sample["target"][is_scored]
+        target = sample["target"].flatten().index_select(0, scored)
         loss, nll_loss = smoothed_cross_entropy(logits, target, self.eps)
         if reduce:
             loss, nll_loss = loss.sum(), nll_loss.sum()
@@ -177,10 +191,11 @@ class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
             **gate_sums(list(gates.values()), is_token, labels),
         }
         if labels is not None:
-            hinge = self.compute_hinge(gates, labels)[is_scored]
-            logging_output["gate_loss"] = hinge.sum().data
+            hinge = self.compute_hinge(gates, labels).flatten().index_select(0, scored)
+            hinge_sum = hinge.sum()
+            logging_output["gate_loss"] = hinge_sum.data
             if self.training:
-                loss = loss + self.gate_lambda * (hinge.sum() if reduce else hinge)
+                loss = loss + self.gate_lambda * (hinge_sum if reduce else hinge)
         logging_output["loss"] = loss.data
         if self.report_accuracy:
             logging_output.update(n_correct=logits.argmax(dim=-1).eq(target).sum().item(), total=target.numel())
@@ -188,11 +203,11 @@ class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
 
     def compute_hinge(self, gates: Dict[int, Tensor], labels: Tensor) -> Tensor:
         """The hinge at each position, (batch, target length), reduced over the regularized layers that ran."""
-        hinge = torch.zeros_like(labels, dtype=torch.float)
-        layers = [layer for layer in gates if layer in self._layers]
-        for layer in layers:
-            hinge = hinge + gate_hinge(gates[layer], labels, self.gate_reduction)
-        return hinge / max(len(layers), 1) if self.gate_layer_reduction == "mean" else hinge
+        regularized = [gate for layer, gate in gates.items() if layer in self._layers]
+        if not regularized:
+            return torch.zeros_like(labels, dtype=torch.float)
+        hinges = gate_hinge(torch.stack(regularized), labels, self.gate_reduction)
+        return hinges.mean(dim=0) if self.gate_layer_reduction == "mean" else hinges.sum(dim=0)
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: List[Dict[str, Any]]) -> None:

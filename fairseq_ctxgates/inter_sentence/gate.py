@@ -31,9 +31,10 @@ class InterSentenceGate(nn.Module):
         state_dim: width of t
         context_dim: width of c_a, c_b, z and s
         closed: z = 0, whatever is learned (an ablation)
+        initial_bias: of b
     """
 
-    def __init__(self, state_dim: int, context_dim: int, closed: bool = False) -> None:
+    def __init__(self, state_dim: int, context_dim: int, closed: bool = False, initial_bias: float = 0.0) -> None:
         super().__init__()
         self.from_state = nn.Linear(state_dim, context_dim)  # U, b
         self.from_sentence = nn.Linear(context_dim, context_dim, bias=False)  # C_b
@@ -43,7 +44,7 @@ class InterSentenceGate(nn.Module):
         self.closed = closed
         for linear in (self.from_state, self.from_sentence, self.from_preceding, self.preceding_proj):
             nn.init.xavier_uniform_(linear.weight)
-        nn.init.zeros_(self.from_state.bias)
+        nn.init.constant_(self.from_state.bias, initial_bias)
         nn.init.eye_(self.sentence_proj.weight)
 
     def forward(self, state: Tensor, sentence: Tensor, preceding: Tensor) -> Tuple[Tensor, Tensor]:
@@ -71,18 +72,17 @@ class PrecedingContext(SourceContextPart):
 
     Args:
         number: of the layer, from 1 at the bottom
-        embed_dim: width of the contexts
         attention: over the preceding sentence
-        closed: z = 0, whatever is learned (an ablation)
+        gate: mixes the contexts
     """
 
     gates, attentions = (GATES,), (ATTENTION,)
     warm_start_source = {"attention": "encoder_attn"}
 
-    def __init__(self, number: int, embed_dim: int, attention: MultiheadAttention, closed: bool) -> None:
+    def __init__(self, number: int, attention: MultiheadAttention, gate: InterSentenceGate) -> None:
         super().__init__()
         self.number = number
-        self.gate = InterSentenceGate(embed_dim, embed_dim, closed)
+        self.gate = gate
         self.attention = attention
 
     def forward(self, query: Tensor, source: Tensor, given: LayerInput) -> Tuple[Tensor, Returned]:
@@ -112,13 +112,14 @@ class RecurrentInterSentenceGate(RecurrentSourcePart, InterSentenceGate):
     Args:
         widths: z_t is as wide as c_a and c_b
         closed: z = 0, whatever is learned (an ablation)
+        initial_bias: of b
     """
 
     gates, attentions = (GATES,), (ATTENTION,)
     warm_start_source = {"attention": "attention"}
 
-    def __init__(self, widths: RecurrentWidths, closed: bool = False) -> None:
-        InterSentenceGate.__init__(self, widths.state, widths.context, closed)
+    def __init__(self, widths: RecurrentWidths, closed: bool = False, initial_bias: float = 0.0) -> None:
+        InterSentenceGate.__init__(self, widths.state, widths.context, closed, initial_bias)
         self.from_word = nn.Linear(widths.word, widths.context, bias=False)  # W
         nn.init.xavier_uniform_(self.from_word.weight)
         self.attention = AdditiveAttention(widths.state, widths.context, widths.state)

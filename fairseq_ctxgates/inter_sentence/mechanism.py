@@ -10,7 +10,7 @@ from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
 from fairseq_ctxgates.inter_sentence.concatenated_sentences import ConcatenatedSentences
-from fairseq_ctxgates.inter_sentence.gate import PrecedingContext, RecurrentInterSentenceGate
+from fairseq_ctxgates.inter_sentence.gate import InterSentenceGate, PrecedingContext, RecurrentInterSentenceGate
 from fairseq_ctxgates.inter_sentence.preceding_sentences import NULL_LENGTH, PrecedingSentences
 from fairseq_ctxgates.inter_sentence.random_context import sentence_keys
 from fairseq_ctxgates.layer_list import parse_layers
@@ -34,6 +34,13 @@ class InterSentenceGateConfig(FairseqDataclass):
     inter_sentence_layers: str = field(
         default="all", metadata={"help": "the decoder layers with that gate: all, 6 or 1,3-5"}
     )
+    inter_sentence_gate_bias: float = field(
+        default=0.0,
+        metadata={
+            "help": "initial bias b of that gate: at 0 the preceding sentence begins with half of the weight, at -3 "
+            "with a twentieth"
+        },
+    )
     inter_sentence_ablation: AblationChoice = field(  # type: ignore[valid-type]
         default="none",
         metadata={
@@ -49,6 +56,7 @@ class InterSentence(Mechanism[InterSentenceGateConfig]):
     name = "inter_sentence"
     configs = {TRANSFORMER: InterSentenceGateConfig, RNNSEARCH: InterSentenceGateConfig}
     switch = "inter_sentence_gate"
+    initial_options = ("inter_sentence_gate_bias",)
     architectures = {
         TRANSFORMER: {"isg_transformer": {"inter_sentence_gate": True}},
         RNNSEARCH: {"isg_rnnsearch": {"inter_sentence_gate": True, "feedback_attention": True}},
@@ -83,10 +91,11 @@ class InterSentence(Mechanism[InterSentenceGateConfig]):
     ) -> Optional[PrecedingContext]:
         if number not in self.layers:
             return None
-        return PrecedingContext(number, options.decoder.embed_dim, new_attention(), self.is_closed)
+        width, bias = options.decoder.embed_dim, self.options.inter_sentence_gate_bias
+        return PrecedingContext(number, new_attention(), InterSentenceGate(width, width, self.is_closed, bias))
 
     def recurrent_source_part(self, widths: RecurrentWidths) -> RecurrentInterSentenceGate:
-        return RecurrentInterSentenceGate(widths, self.is_closed)
+        return RecurrentInterSentenceGate(widths, self.is_closed, self.options.inter_sentence_gate_bias)
 
     @property
     def is_ablated(self) -> bool:

@@ -1,16 +1,17 @@
 """The preceding source sentence of each sentence ("before-x" in Kuang and Xiong 2018)."""
 
 import logging
+import math
 from dataclasses import dataclass, field
 from typing import AbstractSet, ClassVar, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
 from fairseq.data import LanguagePairDataset, data_utils
-from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
+from fairseq_ctxgates.compat import MMapIndexedDataset
 from fairseq_ctxgates.data.data_directory import Split
 from fairseq_ctxgates.data.side_stream import Batch, SideStream, TaskOptions
 from fairseq_ctxgates.errors import UserError
@@ -102,7 +103,7 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
                 "--preceding-length-ratio and --preceding-max-length need preceding sentences: an architecture that "
                 "reads them (--arch isg_transformer), or --concatenate-preceding"
             )
-        if ratio < 0 or 0 < ratio < 1:
+        if ratio != 0 and not 1 <= ratio < math.inf:
             raise UserError(f"--preceding-length-ratio {ratio}: it must be 0 (off) or at least 1")
         if max_length < 0:
             raise UserError(f"--preceding-max-length {max_length}: it must be 0 (off) or at least 1")

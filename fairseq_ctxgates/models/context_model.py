@@ -21,10 +21,10 @@ from typing import (
 
 from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
-from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import FairseqEncoderDecoderModel, FairseqIncrementalDecoder
 from torch import Tensor, nn
 
+from fairseq_ctxgates.compat import gen_parser_from_dataclass
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.mechanism import EncoderInput, Mechanism
 from fairseq_ctxgates.models.input_options import InputOptions, find_needs
@@ -67,8 +67,8 @@ class ContextDecoder(FairseqIncrementalDecoder):
             prev_output_tokens: (batch, target length); with an incremental state, only the last one is decoded
             encoder_out: from the encoder
             features_only: leave the output layer out
-            output_positions: a mask, (batch, target length): only the P positions it selects go through the output
-                layer, in the order of the batch
+            output_positions: (P,), numbers of target positions, counted through the sentences of the batch one after
+                another: only these go through the output layer
             arguments: for ``extract_features``
 
         Returns:
@@ -76,7 +76,7 @@ class ContextDecoder(FairseqIncrementalDecoder):
         """
         x, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state, **arguments)
         if output_positions is not None:
-            x = x[output_positions]
+            x = x.flatten(0, 1).index_select(0, output_positions)
         return (x if features_only else self.output_layer(x)), extra
 
 

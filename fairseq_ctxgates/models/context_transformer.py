@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
-from fairseq.distributed import fsdp_wrap
-from fairseq.models.transformer import (
+from fairseq.modules import MultiheadAttention
+from fairseq.tasks import FairseqTask
+from torch import Tensor, nn
+
+from fairseq_ctxgates.compat import (
+    EncoderLayer,
     TransformerConfig,
     TransformerDecoderBase,
     TransformerEncoderBase,
     TransformerModelBase,
+    checkpoint_wrapper,
+    fsdp_wrap,
 )
-from fairseq.modules import MultiheadAttention
-from fairseq.modules.checkpoint_activations import checkpoint_wrapper
-from fairseq.tasks import FairseqTask
-from torch import Tensor, nn
-
-from fairseq_ctxgates.compat import EncoderLayer
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.mechanism import TRANSFORMER, Defaults, EncoderInput, Mechanism
 from fairseq_ctxgates.models.context_model import (
@@ -94,35 +95,38 @@ class ContextTransformerEncoder(TransformerEncoderBase):
         length); and tensors as they are."""
         given = EncoderInput(src_tokens, inputs, self.dictionary, self.max_positions())
         masks, sentences, tensors = further_encodings(self.mechanisms, given)
-        encoder_out: EncoderOut
-        if masks:
-            encoder_out = self.encode_under_masks(src_tokens, masks, return_all_hiddens, token_embeddings)
-        else:
-            encoder_out = super().forward(src_tokens, src_lengths, return_all_hiddens, token_embeddings)
+        encoder_out = self.encode(src_tokens, masks, return_all_hiddens, token_embeddings)
         for name, tokens in sentences.items():
-            encoded = super().forward(tokens)
+            encoded = self.encode(tokens)
             encoder_out[f"{name}_out"] = encoded["encoder_out"]
             encoder_out[f"{name}_padding_mask"] = encoded["encoder_padding_mask"]
         return {**encoder_out, **tensors}
 
-    def encode_under_masks(
+    def encode(
         self,
         src_tokens: Tensor,
-        masks: Mapping[str, Tensor],
-        return_all_hiddens: bool,
-        token_embeddings: Optional[Tensor],
+        masks: Mapping[str, Tensor] = MappingProxyType({}),
+        return_all_hiddens: bool = False,
+        token_embeddings: Optional[Tensor] = None,
     ) -> EncoderOut:
-        """Encode the source as always and once more under each mask, by the same layers, as one batch.
+        """Encode sentences, and once more under each mask, by the same layers, as one batch.
+
+        The host waits for the device once, to see if there is padding; fairseq's method waits in every layer.
 
         Args:
+            src_tokens: (batch, source length)
             masks: by name, (batch, source length, source length), true where a position may see another
         """
         padding_mask = src_tokens.eq(self.padding_idx)
         x, embedding = self.forward_embedding(src_tokens, token_embeddings)
         times = 1 + len(masks)
-        x = x.masked_fill(padding_mask.unsqueeze(-1), 0).transpose(0, 1).repeat(1, times, 1)
-        padding_masks = padding_mask.repeat(times, 1) if padding_mask.any() else None
-        attention_mask = hidden_positions(list(masks.values()), self.attention_heads)
+        x = x.masked_fill(padding_mask.unsqueeze(-1), 0).transpose(0, 1)
+        padding_masks = padding_mask if padding_mask.any() else None
+        attention_mask = None
+        if masks:
+            x = x.repeat(1, times, 1)
+            padding_masks = None if padding_masks is None else padding_mask.repeat(times, 1)
+            attention_mask = hidden_positions(list(masks.values()), self.attention_heads)
         states = [x]
         for layer in self.layers:
             x = layer(x, padding_masks, attention_mask)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Optional, Sequence, Tuple
 
-from fairseq.models.transformer import TransformerConfig
-from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor
 
+from fairseq_ctxgates.compat import TransformerConfig, TransformerDecoderLayerBase
 from fairseq_ctxgates.mechanism import Mechanism
 from fairseq_ctxgates.models.context_model import single_part
 from fairseq_ctxgates.modules.attention import EncodedSentence, IncrementalState, attend

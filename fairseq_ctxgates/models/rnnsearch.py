@@ -234,11 +234,15 @@ def pack(sentences: Sequence[Tensor], padding_idx: int) -> Tuple[Tensor, Tensor,
     rows = torch.empty_like(lengths)
     rows[lengths.argsort(descending=True)] = torch.arange(len(lengths), device=lengths.device)
     rows_of = rows.split([len(tokens) for tokens in is_token])
-    places = [(tokens.cumsum(dim=1) - 1) * len(rows) + row.unsqueeze(1) for tokens, row in zip(is_token, rows_of)]
-    where = torch.cat([tokens.flatten() for tokens in is_token]).nonzero().squeeze(1)
-    order = where[torch.cat([place.flatten() for place in places])[where].argsort()]
-    word_numbers = torch.arange(int(lengths.max()), device=lengths.device)
-    return order, lengths.unsqueeze(1).gt(word_numbers).sum(dim=0).cpu(), rows
+    longest = max(tokens.size(1) for tokens in is_token)
+    last = longest * len(rows)  # the place of padding, after all words
+    places = [
+        ((tokens.cumsum(dim=1) - 1) * len(rows) + row.unsqueeze(1)).masked_fill(~tokens, last).flatten()
+        for tokens, row in zip(is_token, rows_of)
+    ]
+    # The host waits for the device here only, for the numbers of words.
+    counts = lengths.unsqueeze(1).gt(torch.arange(longest, device=lengths.device)).sum(dim=0).cpu()
+    return torch.cat(places).argsort()[: int(counts.sum())], counts[counts > 0], rows
 
 
 class DecoderCache(TypedDict):

@@ -10,8 +10,8 @@ from dataclasses import MISSING, Field, dataclass, field, fields, make_dataclass
 from typing import Any, Dict, List, Optional, Tuple, Type
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.models.transformer import TransformerConfig
 
+from fairseq_ctxgates.compat import TransformerConfig
 from fairseq_ctxgates.configuration import plain
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.mechanism import TRANSFORMER, build_mechanisms
@@ -81,6 +81,23 @@ ContextTransformerConfig = make_dataclass(
 )
 
 
+def option_values(flat: FairseqDataclass) -> Dict[str, Any]:
+    """All options by name, derived defaults filled in; enumerations are plain strings."""
+    values: Dict[str, Any] = {
+        option.name: plain(getattr(flat, option.name)) for option in fields(ContextTransformerConfig)
+    }
+    for name, other in _DERIVED.items():
+        if values.get(name) is None:
+            values[name] = values[other]
+    return values
+
+
+def stock_options(flat: FairseqDataclass) -> Dict[str, Any]:
+    """Those of :func:`option_values` that fairseq's own ``transformer`` has."""
+    values = option_values(flat)
+    return {name: values[name] for name, _, _ in _flat_fields(TransformerConfig)}
+
+
 def transformer_config(flat: FairseqDataclass) -> TransformerConfig:
     """fairseq's nested configuration from the flat one, derived defaults filled in, with ``mechanisms``, those that are
     on, ``unread_options`` and ``decoder_norm_order`` added to it. Enumerations are plain strings.
@@ -88,12 +105,7 @@ def transformer_config(flat: FairseqDataclass) -> TransformerConfig:
     Raises:
         UserError: options contradict each other, or would do nothing.
     """
-    values: Dict[str, Any] = {
-        option.name: plain(getattr(flat, option.name)) for option in fields(ContextTransformerConfig)
-    }
-    for name, other in _DERIVED.items():
-        if values.get(name) is None:
-            values[name] = values[other]
+    values = option_values(flat)
     norm_order = _norm_order(values["decoder_normalize_before"], values["decoder_norm_order"])
     kept = values["decoder_layers_to_keep"]
     num_layers = len(kept.split(",")) if kept else values["decoder_layers"]

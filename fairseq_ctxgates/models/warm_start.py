@@ -12,7 +12,7 @@ from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
 from fairseq_ctxgates.compat import is_obsolete
-from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.errors import UserError, one_line
 from fairseq_ctxgates.models.context_model import ContextModel
 from fairseq_ctxgates.models.input_options import find_needs
 
@@ -41,9 +41,11 @@ def warm_start(model: ContextModel, path: str) -> None:
         UserError: the checkpoint lacks other parameters than the mechanisms', holds parameters that the model does not
             have, or parameters of other shapes, or does not share what the model shares.
     """
-    if not Path(path).exists():
+    if Path(path).is_dir():
+        raise UserError(f"--warm-start {path} is a folder: name a checkpoint in it")
+    if not Path(path).is_file():
         raise UserError(f"--warm-start {path}: no such file (leave the option out when training is resumed)")
-    state = checkpoint_utils.load_checkpoint_to_cpu(path)["model"]
+    state = _load_parameters(path)
     model.upgrade_state_dict(state)
     for entry in find_needs(state):  # the new model may be given another input
         del state[entry]
@@ -74,6 +76,19 @@ def warm_start(model: ContextModel, path: str) -> None:
         f"warm start from {path}: {len(state)} parameters taken over, {len(new)} of the mechanisms' own are new "
         f"({len(copies)} of them start as copies)"
     )
+
+
+def _load_parameters(path: str) -> Dict[str, Tensor]:
+    try:
+        parameters: Dict[str, Tensor] = checkpoint_utils.load_checkpoint_to_cpu(path)["model"]
+    except UserError as error:
+        raise UserError(f"--warm-start {path}: {error}") from error
+    # What torch raises for a file that is not whole, and fairseq for one that is not a checkpoint of its own.
+    except (OSError, EOFError, RuntimeError, AttributeError, IndexError, KeyError, TypeError) as error:
+        raise UserError(f"--warm-start {path}: this is no whole checkpoint of fairseq ({one_line(error)})") from error
+    if not isinstance(parameters, dict) or not all(isinstance(value, Tensor) for value in parameters.values()):
+        raise UserError(f"--warm-start {path}: this is no checkpoint of fairseq, it has no parameters")
+    return parameters
 
 
 def _shared(parameters: Dict[str, Tensor]) -> Iterable[List[str]]:

@@ -1,6 +1,7 @@
 """Additive attention (Bahdanau et al. 2015, *Neural Machine Translation by Jointly Learning to Align and
 Translate*)."""
 
+from itertools import groupby
 from typing import NamedTuple, Optional
 
 import torch
@@ -97,9 +98,8 @@ def sentences_of_rows(order: Tensor, sentences: int, rows: int) -> Optional[Tens
         the number of the sentence of each new group of rows, or None where the sentences are those there were
     """
     of_row = torch.div(order, rows // sentences, rounding_mode="floor")
-    grouped, counts = torch.unique_consecutive(of_row, return_counts=True)
-    if not counts.eq(counts[0]).all():
+    groups = [(sentence, len(list(same))) for sentence, same in groupby(of_row.tolist())]
+    if len({size for _, size in groups}) > 1:
         return of_row
-    if torch.equal(grouped, torch.arange(sentences, device=order.device)):
-        return None
-    return grouped
+    grouped = [sentence for sentence, _ in groups]
+    return None if grouped == list(range(sentences)) else of_row.new_tensor(grouped)

@@ -1,8 +1,9 @@
 """Quantization noise (Fan et al. 2021, *Training with Quantization Noise for Extreme Model Compression*), which fairseq
 puts on the linear layers of a Transformer."""
 
-from fairseq.modules.quant_noise import quant_noise
 from torch import nn
+
+from fairseq_ctxgates.compat import quant_noise
 
 
 def add_quantization_noise(module: nn.Module, probability: float, block_size: int) -> None:

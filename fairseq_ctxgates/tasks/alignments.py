@@ -7,9 +7,9 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import torch
 from fairseq.data import Dictionary
 from fairseq.models import BaseFairseqModel
-from fairseq.sequence_generator import EnsembleModelWithAlignment, SequenceGeneratorWithAlignment
 from torch import Tensor
 
+from fairseq_ctxgates.compat import EnsembleModelWithAlignment, SequenceGeneratorWithAlignment
 from fairseq_ctxgates.configuration import plain
 from fairseq_ctxgates.errors import UserError
 

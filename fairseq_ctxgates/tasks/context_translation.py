@@ -16,10 +16,10 @@ from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import BaseFairseqModel
 from fairseq.tasks import register_task
-from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import II
 from torch import Tensor
 
+from fairseq_ctxgates.compat import TranslationConfig, TranslationTask
 from fairseq_ctxgates.configuration import as_flag, options_from
 from fairseq_ctxgates.data.data_directory import Split
 from fairseq_ctxgates.data.side_stream import SideStream
@@ -92,7 +92,9 @@ class ContextTranslationTask(TranslationTask):
         streams = self._wanted_streams()
         if streams:
             for part in parts:  # before fairseq fails on damaged files with an error that names none
-                part.load_language(self.cfg.source_lang)
+                for lang in (self.cfg.source_lang, self.cfg.target_lang):
+                    if lang == self.cfg.source_lang or _is_there(part, lang):
+                        part.load_language(lang)
         super().load_dataset(split, epoch, combine, **kwargs)
         dataset = self.datasets[split]
         sample_ratios = [self.cfg.upsample_primary] + [1] * (len(parts) - 1)
@@ -220,7 +222,7 @@ class ContextTranslationTask(TranslationTask):
         if not combine:
             return [first]
         others = (Split(data_dir, f"{split}{number}", *languages) for number in count(1))
-        return [first, *takewhile(_is_there, others)]
+        return [first, *takewhile(lambda other: _is_there(other, languages[0]), others)]
 
     def build_model(self, cfg: FairseqDataclass, from_checkpoint: bool = False) -> BaseFairseqModel:
         """Build a model as fairseq does, at the start of training from the checkpoint of ``--warm-start``.
@@ -377,9 +379,9 @@ def _check_trainable(model: ContextModel) -> None:
             )
 
 
-def _is_there(split: Split) -> bool:
+def _is_there(split: Split, lang: str) -> bool:
     try:
-        split.text_prefix(split.source_lang)
+        split.text_prefix(lang)
     except UserError:
         return False
     return True

@@ -7,13 +7,12 @@ from dataclasses import fields
 from typing import AbstractSet, Collection, Iterable, Mapping, NamedTuple, Optional, Set
 
 from fairseq.dataclass import FairseqDataclass
-from fairseq.models import ARCH_MODEL_REGISTRY, BaseFairseqModel
+from fairseq.models import BaseFairseqModel
 
+from fairseq_ctxgates.compat import ARCH_MODEL_REGISTRY
 from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.mechanisms import all_mechanisms
 from fairseq_ctxgates.models.warm_start import WarmStartConfig
-
-# What a trained model does not read: its name, which its parameters decide, and the options of how it began.
-_OF_TRAINING = {"_name", "arch", *(option.name for option in fields(WarmStartConfig))}
 
 
 class ModelOptions(NamedTuple):
@@ -26,11 +25,17 @@ class ModelOptions(NamedTuple):
     @classmethod
     def of(cls, model: BaseFairseqModel, cfg: FairseqDataclass) -> ModelOptions:
         """Those of a model of any class that was built from a configuration."""
-        return cls(_option_names(cfg) - _OF_TRAINING, getattr(model, "unread_options", {}))
+        return cls(_option_names(cfg) - _options_of_training(), getattr(model, "unread_options", {}))
 
     def reads(self, name: str) -> bool:
         """Whether the model does something with the option of this name."""
         return name in self.names and name not in self.unread
+
+
+def _options_of_training() -> Set[str]:
+    """What a trained model does not read: its name, which its parameters decide, and the options of how it began."""
+    of_mechanisms = (name for mechanism in all_mechanisms() for name in mechanism.initial_options)
+    return {"_name", "arch", *(option.name for option in fields(WarmStartConfig)), *of_mechanisms}
 
 
 def _option_names(cfg: FairseqDataclass) -> Set[str]:

@@ -100,6 +100,15 @@ def test_gate_by_hand(closed: bool) -> None:
         torch.testing.assert_close(s, vector(-0.5, 6.5))
 
 
+def test_initial_bias() -> None:
+    """z = σ(b) where all that the gate reads is zero: 1/4 with b = -log 3."""
+    model = build_model("isg_transformer", inter_sentence_gate_bias=-math.log(3))
+    for layer in model.decoder.layers:
+        zero = torch.zeros(1, 12)
+        z = layer.source_parts["inter_sentence"].gate(zero, zero, zero)[1]
+        torch.testing.assert_close(z, torch.full_like(z, 0.25))
+
+
 def test_parameter_count() -> None:
     """A layer: attention, 4 (d² + d), and the gate, 5 d² + d."""
     plain, gated = (build_model(arch) for arch in ("context_transformer", "isg_transformer"))

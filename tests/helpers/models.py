@@ -118,6 +118,19 @@ def make_batch(
     return batch
 
 
+def make_side_inputs(source: Tensor) -> dict[str, Tensor]:
+    """What side streams add to a batch of at most three sentences, by name: preceding sentences, and a mask under which
+    words see themselves only and padding sees everything.
+
+    Args:
+        source: the batch's source tokens, (batch, source length)
+    """
+    return {
+        "preceding_tokens": torch.tensor([[4, 5, EOS], [EOS, EOS, EOS], [6, 7, EOS]])[: len(source)],
+        "relation_mask": torch.eye(source.size(1), dtype=torch.bool) | source.eq(PAD).unsqueeze(2),
+    }
+
+
 def make_decoding_batch() -> dict[str, Any]:
     """Sources of three lengths, so padded on the left; targets of one length, as while decoding. Both have unknown
     words."""

@@ -26,15 +26,12 @@ from fairseq_ctxgates.mechanisms import all_mechanisms
 from fairseq_ctxgates.models.transformer_config import DecoderNormOrderConfig
 from fairseq_ctxgates.models.warm_start import WarmStartConfig
 from fairseq_ctxgates.tasks.context_translation import ContextTranslationConfig
-from tests.helpers.models import EOS, PAD, make_batch, make_task
+from tests.helpers.models import PAD, make_batch, make_side_inputs, make_task
 from tests.helpers.options import ARCHITECTURES, other_values
 
 SOURCES, TARGETS = [[4, 3, 6, 7, 8, 3, 10], [9, 10], [11, 3, 13]], [[14, 3, 16], [17, 3, 19, 4, 5], [6]]
 BATCH = make_batch(SOURCES, TARGETS)
-INPUTS = {
-    "preceding_tokens": torch.tensor([[4, 5, EOS], [EOS, EOS, EOS], [6, 7, EOS]]),
-    "relation_mask": torch.eye(8, dtype=torch.bool) | BATCH["net_input"]["src_tokens"].eq(PAD).unsqueeze(2),
-}
+INPUTS = make_side_inputs(BATCH["net_input"]["src_tokens"])
 # The architectures of which every option is tested, fairseq's too; of the others those of the mechanisms.
 PLAIN = ("context_transformer_tiny", "rnnsearch_tiny")
 Case = Tuple[str, str, Any]  # an architecture, an option, and a value

@@ -11,17 +11,13 @@ from omegaconf import OmegaConf
 
 from fairseq_ctxgates.models.context_model import ContextModel
 from fairseq_ctxgates.modules.interpolation import interpolate
-from tests.helpers.models import EOS, PAD, make_batch, make_task
+from tests.helpers.models import PAD, make_batch, make_side_inputs, make_task
 
 BATCH = make_batch(
     sources=[[4, 5, 6, 7, 8], [9, 10], [11, 3, 13]],
     targets=[[14, 15, 16], [17, 18, 19, 4, 5], [6]],
 )
-INPUTS = {
-    "preceding_tokens": torch.tensor([[4, 5, EOS], [EOS, EOS, EOS], [6, 7, EOS]]),
-    # Words see themselves only, padding sees everything.
-    "relation_mask": torch.eye(6, dtype=torch.bool) | BATCH["net_input"]["src_tokens"].eq(PAD).unsqueeze(2),
-}
+INPUTS = make_side_inputs(BATCH["net_input"]["src_tokens"])
 ARCHITECTURES = sorted(
     name for name, model in ARCH_MODEL_REGISTRY.items() if issubclass(model, ContextModel) and name.endswith("_tiny")
 )

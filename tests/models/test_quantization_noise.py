@@ -17,16 +17,13 @@ from torch.nn import functional as F
 from fairseq_ctxgates.models.context_model import ContextModel
 from fairseq_ctxgates.models.rnnsearch import RNNSearchModel
 from fairseq_ctxgates.parts import Part
-from tests.helpers.models import EOS, PAD, TINY, make_batch, make_task
+from tests.helpers.models import TINY, make_batch, make_side_inputs, make_task
 
 BATCH = make_batch(
     sources=[[4, 5, 6, 7, 8], [9, 10], [11, 3, 13]],
     targets=[[14, 15, 16], [17, 18, 19, 4, 5], [6]],
 )["net_input"]
-INPUTS = {
-    "preceding_tokens": torch.tensor([[4, 5, EOS], [EOS, EOS, EOS], [6, 7, EOS]]),
-    "relation_mask": torch.eye(6, dtype=torch.bool) | BATCH["src_tokens"].eq(PAD).unsqueeze(2),
-}
+INPUTS = make_side_inputs(BATCH["src_tokens"])
 # fairseq has no scalar noise for learned positions.
 SIZE = {**TINY, "encoder_learned_pos": False, "decoder_learned_pos": False}
 PQ: dict[str, Any] = {"quant_noise_pq": 0.25, "quant_noise_pq_block_size": 4}

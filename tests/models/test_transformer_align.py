@@ -14,14 +14,13 @@ from torch import Tensor
 
 from fairseq_ctxgates.errors import UserError
 from tests.helpers.models import (
-    EOS,
-    PAD,
     SOURCES,
     TARGETS,
     assert_close,
     build_model,
     make_batch,
     make_model,
+    make_side_inputs,
     make_task,
 )
 
@@ -32,10 +31,7 @@ SOURCE, TARGET = BATCH["net_input"]["src_tokens"], BATCH["target"]
 # As fairseq's collater gives them: the row is that of the flattened targets, the column that of the padded source.
 BATCH["alignments"] = torch.tensor([[2, 0], [0, 1], [1, 1], [5, 2], [3, 6], [4, 9], [2, 12]])
 BATCH["align_weights"] = torch.tensor([1.0, 0.5, 0.5, 1.0, 1.0, 1.0, 1.0])
-INPUTS = {
-    "preceding_tokens": torch.tensor([[4, 5, EOS], [EOS, EOS, EOS], [6, 7, EOS]]),
-    "relation_mask": torch.eye(6, dtype=torch.bool) | SOURCE.eq(PAD).unsqueeze(2),
-}
+INPUTS = make_side_inputs(SOURCE)
 OPTIONS: list[dict[str, Any]] = [
     {"alignment_layer": 1},
     {"alignment_layer": 0, "alignment_heads": 2},

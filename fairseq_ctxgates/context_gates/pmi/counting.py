@@ -40,7 +40,7 @@ from fairseq_ctxgates.context_gates.pmi.table import (
 )
 from fairseq_ctxgates.data.data_directory import Split, fingerprint
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.files import scratch_folder, write_array
+from fairseq_ctxgates.files import naming, scratch_folder, write_array
 
 DEFAULT_MEMORY = 4 << 30
 NAMES = ("bilingual", "monolingual")
@@ -179,7 +179,7 @@ def collect_types(
         disable=not show_progress,
     )
     names = ("source.types", "target.types", "target.preceding")
-    with bar, ExitStack() as stack:
+    with naming(scratch), bar, ExitStack() as stack:
         files = [stack.enter_context(open(scratch / name, "wb")) for name in names]
         for source, target in sentence_chunks(texts):
             source_types, _, source_sizes = types_of_sentences(*source, widths[0])
@@ -194,7 +194,7 @@ def collect_types(
             sizes[1].append(target_sizes)
             bar.update(len(source_sizes))
     for name, chunk_sizes in zip(("source.start", "target.start"), sizes):
-        starts(np.concatenate(chunk_sizes)).tofile(scratch / name)
+        write_array(scratch / name, starts(np.concatenate(chunk_sizes)))
     return TypeStatistics(occurrences, pairs)
 
 

@@ -10,11 +10,14 @@ import logging
 from functools import partial
 from typing import Any, Callable, Tuple
 
-import numba
 import numpy as np
 from fairseq.data import Dictionary
 
 from fairseq_ctxgates.context_gates.pmi.sparse_counts import PMICounts
+from fairseq_ctxgates.extras import needs_extra
+
+with needs_extra("gate-labels", "counting pairs of words"):
+    import numba
 
 EOS = Dictionary().eos()
 PREFETCHED = 64  # number of contexts that prefetch() reads ahead

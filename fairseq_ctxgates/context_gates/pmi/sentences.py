@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import List, NamedTuple, Tuple
 
 import numpy as np
-from fairseq.data.indexed_dataset import MMapIndexedDataset
 
+from fairseq_ctxgates.compat import MMapIndexedDataset
 from fairseq_ctxgates.data.data_directory import Split
 from fairseq_ctxgates.errors import UserError
 
@@ -64,13 +64,7 @@ def check_split(split: Split) -> None:
             f"align the two texts line by line and run fairseq-preprocess again"
         )
     for lang, prefix in zip(langs, prefixes):
-        ids, size = map_language(prefix).ids, vocabulary_size(split, lang)
-        wrong = next((number for number in (ids.min(), ids.max()) if not 0 <= number < size), None)
-        if wrong is not None:
-            raise UserError(
-                f"{prefix}.bin holds the token id {wrong}, but {split.dictionary_path(lang)} has {size} types: "
-                f"use the dictionary that the text was binarized with"
-            )
+        split.check_token_ids(lang, map_language(prefix).ids, vocabulary_size(split, lang))
 
 
 def count_types(ids: np.ndarray, size: int) -> np.ndarray:

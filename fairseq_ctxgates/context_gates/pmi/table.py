@@ -14,8 +14,9 @@ import numpy as np
 
 from fairseq_ctxgates.context_gates.pmi.kernels import find_pairs, pointwise_mutual_information
 from fairseq_ctxgates.context_gates.pmi.sparse_counts import PMICounts
-from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.errors import UserError, one_line
 from fairseq_ctxgates.files import atomic_write
+from fairseq_ctxgates.version import __version__
 
 COUNTS = ("marginal", "frequency")
 STRATEGIES = ("max", "mean")
@@ -80,9 +81,11 @@ class Provenance(TypedDict):
 
 
 class TableMetadata(Provenance):
-    """The provenance of a table, and the fields of its :class:`PMIOptions`."""
+    """The provenance of a table, the fields of its :class:`PMIOptions`, and the version of this package that made it,
+    which the earliest tables do not have."""
 
     options: Dict[str, Any]
+    version: str
 
 
 class PMITable:
@@ -181,9 +184,11 @@ class PMITable:
                 check_pairs(counts)
             if not {"options", "dictionaries", "train"} <= set(metadata):
                 raise ValueError("its metadata are not those of a table")
+            if metadata.pop("file", path.name) != path.name:
+                raise ValueError("it is another table under this name")
             return cls(counts, metadata)
-        except (OSError, ValueError, TypeError, struct.error, zipfile.BadZipFile, RuntimeError) as error:
-            raise UserError(f"{path} is damaged ({error}); {REMEDY}") from error
+        except (OSError, EOFError, ValueError, TypeError, struct.error, zipfile.BadZipFile, RuntimeError) as error:
+            raise UserError(f"{path} is damaged ({one_line(error) or 'it is cut'}); {REMEDY}") from error
 
 
 def check_rows(counts: PMICounts) -> None:
@@ -216,7 +221,8 @@ def save_table(
     path: Path, total: int, arrays: Mapping[str, StoredArray], options: PMIOptions, provenance: Provenance
 ) -> None:
     """Write a table atomically as ``.npz``, with the arrays of :class:`PMICounts` and the metadata as its members."""
-    text = json.dumps({"options": asdict(options), **provenance}, sort_keys=True)
+    metadata = {"options": asdict(options), "version": __version__, "file": path.name, **provenance}
+    text = json.dumps(metadata, sort_keys=True)
     members = {
         "metadata": StoredArray.from_array(np.frombuffer(text.encode("utf-8"), np.uint8)),
         "total": StoredArray.from_array(np.array([total], np.int64)),
@@ -242,11 +248,14 @@ def write_npz(path: Path, arrays: Mapping[str, StoredArray]) -> None:
 
 
 def map_npz(path: Path, verify: bool) -> Dict[str, np.ndarray]:
-    """Memory-map the arrays of a table; a damaged file, or another one, raises ValueError, BadZipFile, RuntimeError."""
+    """Memory-map the arrays of a table; a damaged file, or another one, raises OSError, EOFError, ValueError,
+    struct.error, BadZipFile or RuntimeError."""
     arrays = {}
     with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
         if sorted(archive.namelist()) != sorted(f"{name}.npy" for name in DTYPES):
             raise ValueError(f"it holds {', '.join(archive.namelist())}")
+        if any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist()):
+            raise ValueError("its arrays are compressed")
         if verify and archive.testzip() is not None:
             raise ValueError(f"wrong checksum of {archive.testzip()}")
         for info in archive.infolist():

@@ -1,0 +1,217 @@
+"""What makes a GPU slow, counted on a CPU: how often the host waits for the device, and how many kernels it launches.
+
+    python benchmarks/device_calls.py [--arch rcg_transformer ...] [--json results/device_calls.json]
+
+For each architecture, beside stock fairseq's ``transformer`` or ``lstm`` of the same depth: the forward and the
+backward pass of one training step, and one step of beam search. A *wait* is a call whose result decides what the host
+does next: a number read from a tensor, a copy to the host, and an index or a result whose size depends on values. A
+*launch* is a call of an ATen operator that is no view. Both are counts of calls, the same on every machine; they know
+nothing of kernels that a GPU fuses. Dropout, which is one kernel on a GPU and several calls here, is left out. Needs
+torch 2.0 or later.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any, Callable, Collection, Dict, List, NamedTuple, Optional, Tuple
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.models import MODEL_DATACLASS_REGISTRY
+from fairseq.sequence_generator import SequenceGenerator
+from omegaconf import OmegaConf
+from tabulate import tabulate
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import fairseq_ctxgates.models  # noqa: F401  registers the architectures
+from fairseq_ctxgates.configuration import plain
+from fairseq_ctxgates.tasks.context_translation import ContextTranslationConfig, ContextTranslationTask
+
+# Architectures of ours, by the one of fairseq that they are compared with.
+ARCHITECTURES = {
+    "transformer": ("context_transformer", "rcg_transformer", "isg_transformer", "fra_transformer", "car_transformer"),
+    "lstm": ("rnnsearch", "ctxgate_rnnsearch", "isg_rnnsearch", "car_rnnsearch"),
+}
+LAYERS = 3
+READS_VALUES = {
+    *("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::is_nonzero", "aten::equal"),
+    *("aten::_unique2", "aten::unique_consecutive", "aten::unique_dim"),
+}
+INDEXES = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
+COPIES_TO_HOST = {Tensor.cpu, Tensor.tolist, Tensor.numpy}
+MAKES_ON_HOST = {torch._shape_as_tensor, torch.tensor}  # shapes and Python numbers as tensors
+NO_KERNEL = {
+    *("aten::empty", "aten::empty_like", "aten::new_empty", "aten::empty_strided"),
+    *("aten::_unsafe_view", "aten::promote_types"),
+}
+
+
+class Calls(NamedTuple):
+    """How often the host waits for the device, and how many kernels it launches."""
+
+    waits: int
+    launches: int
+
+
+class CallCounter(TorchDispatchMode):
+    """Counts the calls of ATen operators while it is entered. Tensors that are on the host also where the model is on a
+    GPU are followed through the operators: calls that have no other tensors neither wait nor launch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = self.launches = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Tuple = (), kwargs: Any = None) -> Any:
+        name = func._schema.name
+        inputs = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
+        result = func(*args, **(kwargs or {}))
+        if inputs and all(map(is_host_tensor, inputs)):
+            mark_as_host_tensors(result)
+            return result
+        self.waits += name in READS_VALUES or (name in INDEXES and any(map(is_mask, args[1])))
+        is_view = any(output.alias_info and not output.alias_info.is_write for output in func._schema.returns)
+        self.launches += not is_view and name not in NO_KERNEL
+        return result
+
+
+class CopyCounter(TorchFunctionMode):
+    """Counts the copies from device to host while it is entered, which on a CPU call no operator, and finds the tensors
+    that are made on the host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Tuple = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func in COPIES_TO_HOST and not is_host_tensor(args[0]):
+            self.waits += 1
+            result = result.detach() if result is args[0] else result  # another tensor than that on the device
+            mark_as_host_tensors(result)
+        if func in MAKES_ON_HOST and "device" not in (kwargs or {}):
+            mark_as_host_tensors(result)
+        return result
+
+
+def is_mask(index: Optional[Tensor]) -> bool:
+    """Whether the size of what is indexed with it depends on its values."""
+    return index is not None and index.dtype == torch.bool
+
+
+def is_host_tensor(tensor: Tensor) -> bool:
+    """Whether the tensor is on the host also where the model is on a GPU."""
+    return hasattr(tensor, "_is_on_host")
+
+
+def mark_as_host_tensors(results: Any) -> None:
+    """Let :func:`is_host_tensor` hold for all tensors of a result."""
+    for result in tree_leaves(results):
+        if isinstance(result, Tensor):
+            result._is_on_host = True  # type: ignore[attr-defined]
+
+
+def count(run: Callable[[], Any]) -> Calls:
+    """The calls of something that is run."""
+    with CopyCounter() as copies, CallCounter() as operators:
+        run()
+    return Calls(copies.waits + operators.waits, operators.launches)
+
+
+class Step(NamedTuple):
+    """The calls of a training step, forward and backward, and of a step of beam search."""
+
+    forward: Calls
+    backward: Calls
+    decoding: Calls
+
+
+def make_task(load_gate_labels: bool = False) -> ContextTranslationTask:
+    """A task with a small dictionary."""
+    dictionary = Dictionary()
+    for number in range(20):
+        dictionary.add_symbol(f"w{number}")
+    options = ContextTranslationConfig(load_gate_labels=load_gate_labels, model_overrides="{}")
+    return ContextTranslationTask(options, dictionary, dictionary)
+
+
+def make_batch(dictionary: Dictionary, names: Collection[str]) -> Dict[str, Any]:
+    """Two sentence pairs of different lengths, with an unknown word and the inputs of these names."""
+    pad, eos, unk = dictionary.pad(), dictionary.eos(), dictionary.unk()
+    source = torch.tensor([[5, 6, unk, 8, eos], [pad, pad, 9, 10, eos]])
+    inputs = {
+        "preceding_tokens": torch.tensor([[7, 8, 9, eos], [eos, eos, eos, pad]]),
+        "relation_mask": torch.eye(5, dtype=torch.bool) | source.eq(pad).unsqueeze(2),
+    }
+    return {
+        "nsentences": 2,
+        "ntokens": 7,
+        "net_input": {
+            "src_tokens": source,
+            "src_lengths": torch.tensor([5, 3]),
+            "prev_output_tokens": torch.tensor([[eos, 11, 12, 13], [eos, 14, 15, pad]]),
+            **{name: inputs[name] for name in names},
+        },
+        "target": torch.tensor([[11, 12, 13, eos], [14, 15, eos, pad]]),
+        "gate_labels": torch.tensor([[1, 0, 1, 2], [0, 1, 2, 2]]),
+    }
+
+
+def count_step(arch: str, layers: int = LAYERS) -> Step:
+    """The calls of an architecture of ours, or of one of fairseq's, with so many decoder layers where it has layers."""
+    is_fairseqs = arch in ARCHITECTURES
+    is_gated = not is_fairseqs and plain(MODEL_DATACLASS_REGISTRY[arch]().context_gate) != "none"
+    task = make_task(is_gated)
+    options: Dict[str, Any] = {"dropout": 0.0}
+    if "rnnsearch" not in arch:
+        options.update(encoder_layers=LAYERS, decoder_layers=layers)
+    model = task.build_model(
+        argparse.Namespace(arch=arch, criterion="", **options)
+        if is_fairseqs
+        else OmegaConf.create({"_name": arch, **options})
+    )
+    name = "gate_regularized_cross_entropy" if is_gated else "label_smoothed_cross_entropy"
+    settings = {"_name": name, "label_smoothing": 0.1, "sentence_avg": False}
+    criterion = task.build_criterion(OmegaConf.create(settings))
+    batch = make_batch(task.source_dictionary, getattr(model, "input_names", ()))
+    losses: List[Tensor] = []
+    forward = count(lambda: losses.append(criterion(model.train(), batch)[0]))
+    backward = count(losses[0].backward)
+    # Searches that end at the last step allowed; with one step more, the difference is one step.
+    shorter, longer = (count_search(model, task, batch, steps) for steps in (6, 7))
+    decoding = Calls(longer.waits - shorter.waits, longer.launches - shorter.launches)
+    return Step(forward, backward, decoding)
+
+
+def count_search(model: Any, task: ContextTranslationTask, batch: Dict[str, Any], steps: int) -> Calls:
+    """The calls of a beam search of so many steps."""
+    generator = SequenceGenerator(
+        [model.eval()], task.target_dictionary, beam_size=2, max_len_a=0, max_len_b=steps, min_len=steps
+    )
+    with torch.no_grad():
+        return count(lambda: generator.generate([model], batch))
+
+
+def main() -> None:
+    """Print the table, and write it if asked to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--arch", nargs="+", help="the architectures (default: all, beside stock's)")
+    parser.add_argument("--json", help="also write the figures to this file")
+    args = parser.parse_args()
+    names = args.arch or [name for stock, ours in ARCHITECTURES.items() for name in (stock, *ours)]
+    steps = {name: count_step(name) for name in names}
+    head = ["", *(f"{part}: {what}" for part in Step._fields for what in Calls._fields)]
+    print(tabulate([[name, *(number for calls in step for number in calls)] for name, step in steps.items()], head))
+    if args.json:
+        figures = {
+            name: {part: calls._asdict() for part, calls in step._asdict().items()} for name, step in steps.items()
+        }
+        with open(args.json, "w", encoding="utf-8") as file:
+            json.dump(figures, file, indent=2)
+
+
+if __name__ == "__main__":
+    main()
