@@ -11,6 +11,11 @@ class UserError(RuntimeError):
     """An error that the user can correct: the message names the problem, the file, and the remedy."""
 
 
+def one_line(error: BaseException) -> str:
+    """The message of another package's exception as a part of a :class:`UserError`'s."""
+    return " ".join(str(error).split())[:300]
+
+
 @contextlib.contextmanager
 def exit_on_user_error() -> Iterator[None]:
     """Print a :class:`UserError` as one line on standard error and exit with status 1, without a traceback."""

@@ -13,7 +13,7 @@ import uuid
 import zlib
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Iterable, Iterator, List, Optional, Sequence, TextIO, cast
+from typing import IO, Iterable, Iterator, List, Optional, Sequence, cast
 
 import numpy as np
 
@@ -29,12 +29,32 @@ def atomic_write(path: Path, durable: bool = True) -> Iterator[Path]:
 
     The temporary file is removed when the block fails. Several threads or machines may write the same file at once.
     What is not a regular file, such as ``/dev/stdout``, is yielded itself.
+
+    Raises:
+        OSError: of the block, with ``path`` if the disk is full
     """
-    if path.exists() and not path.is_file():
-        yield path
-        return
-    with atomic_write_group([path], durable=durable) as (temporary,):
-        yield temporary
+    with naming(path):
+        if path.exists() and not path.is_file():
+            yield path
+            return
+        with atomic_write_group([path], durable=durable) as (temporary,):
+            yield temporary
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Add the name of what the block writes to an error that says that the disk is full; see :func:`named`."""
+    try:
+        yield
+    except OSError as error:
+        raise named(error, path) from error
+
+
+def named(error: OSError, path: Path) -> OSError:
+    """The error, with the name of what was written if it says that the disk is full, but not where."""
+    if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return OSError(error.errno, error.strerror, str(path))
+    return error
 
 
 @contextmanager
@@ -45,7 +65,7 @@ def atomic_write_group(paths: Sequence[Path], marks: Sequence[Path] = (), durabl
     process that is killed between two renames leaves a group without some mark, which readers must refuse. When the
     block fails, the temporary files are removed and the old files stay; when a rename fails, the whole group is
     removed. Temporary files that killed processes left are removed first. For a symbolic link the file is written that
-    it names.
+    it names. Nothing is changed where a folder has the name of a file.
 
     Args:
         durable: after a loss of power as well there is the old or the new file
@@ -53,6 +73,8 @@ def atomic_write_group(paths: Sequence[Path], marks: Sequence[Path] = (), durabl
     marks = [path.resolve() for path in marks]
     paths = [*(path.resolve() for path in paths), *marks]
     for path in paths:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         remove_abandoned(path.parent.glob(f".{glob.escape(path.name)}.{_RANDOM_PATTERN}"))
     temporaries = [path.with_name(f".{path.name}.{uuid.uuid4().hex}") for path in paths]
     with ExitStack() as stack:
@@ -61,8 +83,9 @@ def atomic_write_group(paths: Sequence[Path], marks: Sequence[Path] = (), durabl
             stack.callback(_close, create_locked(temporary))
         yield temporaries
         if durable:
-            for temporary in temporaries:
-                _flush(temporary)
+            for temporary, path in zip(temporaries, paths):
+                with naming(path):
+                    _flush(temporary)
         _rename_group(temporaries, paths, marks)
         if durable:
             for folder in {path.parent for path in paths}:
@@ -130,15 +153,12 @@ def _remove_scratch(lock: Path) -> None:
 def write_array(path: Path, array: np.ndarray) -> None:
     """Write the raw bytes of an array atomically, to a scratch folder: nothing of it shall survive a loss of power."""
     with atomic_write(path, durable=False) as temporary:
-        array.tofile(temporary)
+        temporary.write_bytes(np.ascontiguousarray(array).data)  # tofile does not say why it fails
 
 
-def open_text(path: Path) -> TextIO:
-    """Open a UTF-8 text file for reading, a byte order mark left out; a file whose name ends in ``.gz`` is
-    decompressed."""
-    if path.suffix == ".gz":
-        return cast(TextIO, gzip.open(path, "rt", encoding="utf-8-sig"))
-    return open(path, encoding="utf-8-sig")
+def open_binary(path: Path) -> IO[bytes]:
+    """Open a file for reading; a file whose name ends in ``.gz`` is decompressed."""
+    return cast(IO[bytes], gzip.open(path, "rb")) if path.suffix == ".gz" else open(path, "rb")
 
 
 def read_lines(path: Path) -> List[str]:

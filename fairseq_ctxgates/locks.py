@@ -82,8 +82,9 @@ def exclusive(path: Path, activity: str) -> Iterator[None]:
     try:
         since = time.strftime("%Y-%m-%d %H:%M:%S")
         holder = f"{activity} (process {os.getpid()} on {socket.gethostname()}, since {since})\n"
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, holder.encode("utf-8"))
+        with suppress(OSError):  # a full disk: the lock holds without the text
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, holder.encode("utf-8"))
         yield
     finally:
         with suppress(FileNotFoundError):

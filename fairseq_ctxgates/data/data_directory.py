@@ -13,9 +13,9 @@ from typing import Dict, List, Mapping, Optional, Sequence, Union
 
 import numpy as np
 from fairseq.data import Dictionary, IndexedRawTextDataset
-from fairseq.data.indexed_dataset import MMapIndexedDataset, infer_dataset_impl
 
-from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.compat import MMapIndexedDataset, infer_dataset_impl
+from fairseq_ctxgates.errors import UserError, one_line
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,7 @@ class Split:
 
     def load_dictionary(self, lang: str) -> Dictionary:
         """One language's dictionary; UserError when the file does not exist or is damaged."""
-        path = self.dictionary_path(lang)
-        try:
-            return Dictionary.load(str(path))
-        except Exception as error:  # fairseq raises all kinds of them, Exception itself where the text is not UTF-8
-            raise UserError(f"{path} is damaged ({error}): copy the file that fairseq-preprocess wrote") from error
+        return load_dictionary(self.dictionary_path(lang))
 
     def is_text(self, lang: str) -> bool:
         """Whether one language's data are a text file (``--dataset-impl raw``) and not binarized."""
@@ -79,9 +75,29 @@ class Split:
             raise UserError(f"{prefix}.bin holds no sentence: was the text file empty?")
         return rows
 
+    def check_token_ids(self, lang: str, ids: np.ndarray, types: int) -> None:
+        """Raise UserError where the token ids of one language's data, (tokens,), are not those of a dictionary with
+        this number of types."""
+        wrong = next((number for number in (ids.min(), ids.max()) if not 0 <= number < types), None)
+        if wrong is not None:
+            raise UserError(
+                f"{self.text_prefix(lang)}.bin holds the token id {wrong}, but {self.dictionary_path(lang)} has "
+                f"{types} types: use the dictionary that the text was binarized with"
+            )
+
     def stream_prefix(self, stream_name: str) -> Path:
         """The path of a side stream without extension, named like fairseq's alignments: ``train.gate.de-en``."""
         return self.data_dir / f"{self.name}.{stream_name}.{self.source_lang}-{self.target_lang}"
+
+
+def load_dictionary(path: Path) -> Dictionary:
+    """A dictionary; UserError when the file is damaged."""
+    try:
+        return Dictionary.load(str(path))
+    except Exception as error:  # fairseq raises all kinds of them, Exception itself where the text is not UTF-8
+        raise UserError(
+            f"{path} is damaged ({one_line(error)}): copy the file that fairseq-preprocess wrote"
+        ) from error
 
 
 def find_splits(data_dir: Path, source_lang: str, target_lang: str) -> List[Split]:
@@ -106,6 +122,14 @@ def find_splits(data_dir: Path, source_lang: str, target_lang: str) -> List[Spli
     return [Split(data_dir, name, source_lang, target_lang) for name in names]
 
 
+class _Index(MMapIndexedDataset.Index):
+    """fairseq's index, without a second error when what it opens is damaged."""
+
+    def __del__(self) -> None:
+        if hasattr(self, "_bin_buffer_mmap"):
+            super().__del__()
+
+
 def load_rows(prefix: Path) -> MMapIndexedDataset:
     """Memory-map ``<prefix>.bin`` and ``<prefix>.idx``.
 
@@ -114,16 +138,16 @@ def load_rows(prefix: Path) -> MMapIndexedDataset:
     """
     index_path, data_path = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
     for path in (index_path, data_path):
-        if not path.exists():
-            raise UserError(f"{path} not found: make it again")
+        if not path.is_file():
+            raise UserError(f"{path} {'is a folder' if path.is_dir() else 'not found'}: make it again")
     if infer_dataset_impl(str(prefix)) != "mmap":
         raise UserError(
             f"{index_path} is not a memory-mapped index: binarize with fairseq-preprocess --dataset-impl mmap"
         )
     try:
-        index = MMapIndexedDataset.Index(str(index_path))
+        index = _Index(str(index_path))
     except (AssertionError, ValueError, KeyError, struct.error) as error:
-        raise UserError(f"{index_path} is damaged ({error}): make it again") from error
+        raise UserError(f"{index_path} is damaged ({one_line(error)}): make it again") from error
     if not np.issubdtype(index.dtype, np.integer) or np.any(index.sizes < 0):
         raise UserError(f"{index_path} is damaged (its rows have no lengths): make it again")
     ends = np.cumsum(index.sizes, dtype=np.int64) * np.dtype(index.dtype).itemsize

@@ -30,10 +30,10 @@ from typing import (
 
 import numpy as np
 from fairseq.data import ConcatDataset, LanguagePairDataset
-from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
+from fairseq_ctxgates.compat import MMapIndexedDataset
 from fairseq_ctxgates.configuration import Options
 from fairseq_ctxgates.data.data_directory import Split, digest_of, find_splits, fingerprint, load_rows
 from fairseq_ctxgates.errors import UserError
@@ -145,7 +145,7 @@ class SideStream(ABC, Generic[Options]):
         Raises:
             UserError: a stream is missing, damaged, or was made for other data than what lies beside it.
         """
-        return cls(cls.join([cls._load_split(split) for split in splits], sample_ratios), dataset, options, task)
+        return cls(cls.join([cls.load_split(split) for split in splits], sample_ratios), dataset, options, task)
 
     @classmethod
     def join(cls, parts: Sequence[MMapIndexedDataset], sample_ratios: Sequence[int]) -> Rows:
@@ -165,7 +165,8 @@ class SideStream(ABC, Generic[Options]):
         return None
 
     @classmethod
-    def _load_split(cls, split: Split) -> MMapIndexedDataset:
+    def load_split(cls, split: Split) -> MMapIndexedDataset:
+        """Load and check the rows of one split; errors as in :meth:`load`."""
         prefix = split.stream_prefix(cls.name)
         remedy = "run: " + cls.made_by.format(
             data=split.data_dir, source=split.source_lang, target=split.target_lang, split=split.name
@@ -173,7 +174,7 @@ class SideStream(ABC, Generic[Options]):
         if not cls.exists(split):
             raise UserError(f"{prefix}.idx not found; {remedy}")
         try:
-            metadata = _load_metadata(prefix)
+            metadata = load_metadata(prefix)
             if metadata.get("fingerprint") != fingerprint(split, cls.languages):
                 raise UserError(f"{prefix}.bin was made for other data or dictionaries than {split.data_dir} holds")
             rows = load_rows(prefix)
@@ -190,7 +191,7 @@ class SideStream(ABC, Generic[Options]):
         for other in find_splits(split.data_dir, split.source_lang, split.target_lang):
             if other.name == split.name or not cls.exists(other):
                 continue
-            others = _load_metadata(other.stream_prefix(cls.name))
+            others = load_metadata(other.stream_prefix(cls.name))
             differing = [key for key in _in_common(metadata, others) if others.get(key) != metadata.get(key)]
             if differing:
                 raise UserError(
@@ -225,13 +226,13 @@ class SideStream(ABC, Generic[Options]):
         """Add this stream's tensors to a batch that fairseq's collater made, in the order of ``batch["id"]``."""
 
 
-def _load_metadata(prefix: Path) -> Dict[str, object]:
+def load_metadata(prefix: Path) -> Dict[str, object]:
     """The content of a stream's JSON file; UserError if it cannot be read or is no JSON object."""
     path = f"{prefix}.json"
     try:
         with open(path, encoding="utf-8") as stream:
             metadata = json.load(stream)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read ({error})") from error
     if not isinstance(metadata, dict):
         raise UserError(f"{path} is damaged (it holds no JSON object)")
@@ -249,4 +250,4 @@ def _check_digest(prefix: Path, metadata: Mapping[str, object]) -> None:
 
 def _in_common(*metadata: Mapping[str, object]) -> List[str]:
     """The fields that the streams of one run have in common: how they were made."""
-    return sorted(set().union(*metadata) - {"rows", "fingerprint", "digest"})
+    return sorted(set().union(*metadata) - {"rows", "fingerprint", "digest", "made_from", "version"})

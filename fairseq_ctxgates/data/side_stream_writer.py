@@ -10,11 +10,12 @@ from typing import Dict, Iterable, Iterator, Mapping, Sequence, Type, Union
 
 import numpy as np
 import torch
-from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 
+from fairseq_ctxgates.compat import MMapIndexedDatasetBuilder
 from fairseq_ctxgates.data.data_directory import Split, digest_of
-from fairseq_ctxgates.files import atomic_write_group
+from fairseq_ctxgates.files import atomic_write_group, named, naming
 from fairseq_ctxgates.locks import exclusive
+from fairseq_ctxgates.version import __version__
 
 Row = Union[np.ndarray, Sequence[int]]  # one-dimensional
 Metadata = Mapping[str, object]
@@ -24,11 +25,12 @@ class SideStreamWriter:
     """Writes the rows of one stream; see :func:`write_side_streams`.
 
     Args:
+        prefix: the path of the stream without extension, for error messages
         files: the files to write: data, index and JSON
     """
 
-    def __init__(self, files: Sequence[Path], dtype: Type[np.generic], metadata: Metadata) -> None:
-        self.metadata = metadata
+    def __init__(self, prefix: Path, files: Sequence[Path], dtype: Type[np.generic], metadata: Metadata) -> None:
+        self.prefix, self.metadata = prefix, metadata
         self._data, self._index, self._json = files
         self._dtype = dtype
         self._builder = MMapIndexedDatasetBuilder(str(self._data), dtype=dtype)
@@ -37,7 +39,10 @@ class SideStreamWriter:
 
     def add(self, row: Row) -> None:
         """Append the row of the next sentence, one-dimensional and of any length."""
-        self._builder.add_item(torch.from_numpy(np.asarray(row, dtype=self._dtype)))
+        try:
+            self._builder.add_item(torch.from_numpy(np.asarray(row, dtype=self._dtype)))
+        except OSError as error:
+            raise named(error, self.prefix) from error
         self._rows += 1
         self._elements += len(row)
 
@@ -47,7 +52,7 @@ class SideStreamWriter:
         if self._elements == 0:
             # An empty file cannot be memory-mapped, so a stream of empty rows carries one byte that no row points to.
             self._data.write_bytes(b"\0")
-        metadata = {"rows": self._rows, **self.metadata}
+        metadata = {"rows": self._rows, "version": __version__, **self.metadata}
         metadata["digest"] = digest_of(self._index, self._data, metadata=metadata)
         with open(self._json, "w", encoding="utf-8") as file:
             json.dump(metadata, file, indent=2, sort_keys=True)
@@ -65,7 +70,8 @@ def write_side_streams(
 
     Args:
         streams: by prefix, the path without extension from :meth:`Split.stream_prefix`, the JSON object that is stored
-            with a stream: ``fingerprint``, of the data it was made for, and what all streams of a run have in common
+            with a stream: ``fingerprint``, of the data it was made for; ``made_from``, if a file of its own gave its
+            rows; and what all streams of a run have in common
         dtype: NumPy type of a row's elements
     """
     data = [Path(f"{prefix}.bin") for prefix in streams]
@@ -74,12 +80,13 @@ def write_side_streams(
     with atomic_write_group([*data, *indices], marks) as temporaries:
         number = len(streams)
         writers = {
-            prefix: SideStreamWriter(temporaries[place::number], dtype, metadata)
+            prefix: SideStreamWriter(prefix, temporaries[place::number], dtype, metadata)
             for place, (prefix, metadata) in enumerate(streams.items())
         }
         yield writers
         for writer in writers.values():
-            writer.finish()
+            with naming(writer.prefix):
+                writer.finish()
 
 
 def write_side_stream(prefix: Path, dtype: Type[np.generic], metadata: Metadata, rows: Iterable[Row]) -> None:

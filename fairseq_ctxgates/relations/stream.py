@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, AbstractSet, ClassVar, Dict, Mapping, Optional
 import numpy as np
 import torch
 from fairseq.data import LanguagePairDataset
-from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from torch import Tensor
 
+from fairseq_ctxgates.compat import MMapIndexedDataset
 from fairseq_ctxgates.data.data_directory import Split
 from fairseq_ctxgates.data.side_stream import Batch, SideStream, TaskOptions
 from fairseq_ctxgates.errors import UserError

@@ -130,6 +130,6 @@ def test_no_file_is_left_when_it_does_not_start(
     corenlp_server: ManagedServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with pytest.raises(UserError, match="the CoreNLP server does not start: .*heap"):
+    with pytest.raises(UserError, match="the CoreNLP server does not start; the end of its log: .*heap"):
         build_extractor("corenlp-openie", "en", memory="1K")
     assert not list(tmp_path.iterdir())

@@ -10,11 +10,15 @@ from __future__ import annotations
 import json
 import os
 import random
+import shlex
+import shutil
 import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Callable, Dict, List, Optional, Sequence
 
@@ -22,6 +26,7 @@ import pytest
 import torch
 from tqdm import tqdm
 
+from fairseq_ctxgates import analysis
 from fairseq_ctxgates.commands import average_checkpoints, gate_labels, preceding_sentences, relations
 from fairseq_ctxgates.context_gates.gate_labels import GateLabels
 from fairseq_ctxgates.data.data_directory import find_splits
@@ -31,10 +36,12 @@ from fairseq_ctxgates.files import atomic_write
 from fairseq_ctxgates.inter_sentence.preceding_sentences import PrecedingSentences
 from fairseq_ctxgates.relations.stream import Relations
 from tests.helpers.corpus import binarize
-from tests.helpers.fairseq_commands import make_pairs
+from tests.helpers.fairseq_commands import DECODING, PLAIN, TRAINING, make_pairs
+from tests.reliability.test_orphans import wait_until
 
 pytestmark = pytest.mark.process
 IS_FULL = os.environ.get("RELIABILITY") == "full"
+MOMENTS = 200 if IS_FULL else 5
 AT_EVENTS = {"os.rename", "os.remove", "os.rmdir", "os.mkdir"}
 SPLITS = ("train", "valid")
 
@@ -144,7 +151,7 @@ def accepted(stream: type[SideStream], folder: Path) -> Dict[str, List[List[int]
     rows = {}
     for split in find_splits(folder, "de", "en"):
         try:
-            rows[split.name] = [row.tolist() for row in stream._load_split(split)]
+            rows[split.name] = [row.tolist() for row in stream.load_split(split)]
         except UserError:
             continue
     return rows
@@ -195,8 +202,134 @@ def test_a_killed_command(name: str, tmp_path: Path) -> None:
     for event in range(events) if IS_FULL else sorted({*range(0, events, 7), *range(max(events - 12, 0), events)}):
         kill_and_check(kill_at=event)
     generator = random.Random(1)
-    for _ in range(200 if IS_FULL else 5):
+    for _ in range(MOMENTS):
         kill_and_check(kill_after=generator.uniform(0, seconds))
+    print(f"{name}: {events} renames, removals and new folders, and {MOMENTS} moments")
+
+
+# --- sweeps, whose trainings and translations are processes of their own --------------------------------------------
+
+# In place of fairseq's commands: a training of three updates that goes on from its last checkpoint, and translations
+# that depend on the model's options and on how often it was updated.
+STUBS = {
+    "train.py": """
+import json, os, sys, time
+folder = sys.argv[sys.argv.index("--save-dir") + 1]
+update = 0
+if os.path.exists(f"{folder}/checkpoint_last.pt"):
+    with open(f"{folder}/checkpoint_last.pt") as file:
+        update = json.load(file)["update"]
+while update < 3:
+    time.sleep(0.02)
+    update += 1
+    for name in ("checkpoint_best.pt", "checkpoint_last.pt"):
+        with open(f"{folder}/{name}.tmp", "w") as file:
+            json.dump({"update": update, "options": sys.argv[1:]}, file)
+        os.replace(f"{folder}/{name}.tmp", f"{folder}/{name}")
+""",
+    "generate.py": """
+import json, sys, time
+with open(sys.argv[sys.argv.index("--path") + 1]) as file:
+    model = json.load(file)
+value = int(model["options"][model["options"].index("--dropout") + 1])
+for row in range(8):
+    print(f"H-{row}\\t-1.0\\ta b c d z{model['update']} z{row % (value + 1)}", flush=True)
+    time.sleep(0.002)
+""",
+}
+REFERENCE = "".join(f"a b c d z3 z{row}\n" for row in range(8))
+
+
+def run_sweep(folder: Path, training: str, values: Sequence[str]) -> None:
+    sweep = ["sweep", f"{folder}/data", "--option", "dropout", "--values", *values, "--save-dir", f"{folder}/runs"]
+    scoring = ["--ref", f"{folder}/test.en", "--tokenize", "none", "--resamples", "5", "--json", f"{folder}/table.json"]
+    analysis.main([*sweep, *scoring, "--gen", shlex.join(DECODING), f"--train={training}"])
+
+
+def processes_about(folder: Path) -> List[str]:
+    """The command lines of the running processes that name a folder."""
+    lines = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            lines.append(path.read_bytes().replace(b"\0", b" ").decode())
+    return [line for line in lines if str(folder) in line]
+
+
+def check_what_a_sweep_left(folder: Path, kill: Callable[[], object], rerun: Callable[[], None]) -> None:
+    """Nothing runs any more, what counts as done is whole, and a rerun makes the table of a run that was never
+    disturbed, and removes what the killed one left."""
+    expected = json.loads((folder / "table.json").read_text())
+    runs = folder / "runs"
+    translations = {path.parent.name: path.read_bytes() for path in runs.glob("*/test.out")}
+    models = {path.parent.name: path.read_bytes() for path in runs.glob("*/checkpoint_best.pt")}
+    shutil.rmtree(runs)
+    (folder / "table.json").unlink()
+    kill()
+    assert wait_until(lambda: not processes_about(folder)), processes_about(folder)
+    for path in runs.glob("*/train.log.json"):
+        if json.loads(path.read_text())["done"]:
+            assert (path.parent / "checkpoint_best.pt").read_bytes() == models[path.parent.name]
+    for path in runs.glob("*/test.out.json"):
+        assert path.with_suffix("").read_bytes() == translations[path.parent.name]
+    assert not (folder / "table.json").exists() or json.loads((folder / "table.json").read_text()) == expected
+    rerun()
+    assert json.loads((folder / "table.json").read_text()) == expected
+    assert not list(runs.glob(".*")) and not list(runs.glob("*/.*"))
+
+
+@pytest.fixture
+def sweep_folder(tmp_path: Path) -> Path:
+    binarize(tmp_path / "data", {split: make_pairs(8, seed=1) for split in ("train", "valid", "test")}, "de", "en")
+    (tmp_path / "test.en").write_text(REFERENCE)
+    return tmp_path
+
+
+def test_a_killed_sweep(sweep_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stubs = sweep_folder / "stubs" / "fairseq_cli"
+    stubs.mkdir(parents=True)
+    for name, program in {"__init__.py": "", **STUBS}.items():
+        (stubs / name).write_text(program)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(stubs.parent), *filter(None, sys.path)]))
+    monkeypatch.chdir(sweep_folder)  # python -m looks here first
+
+    def run() -> None:
+        run_sweep(sweep_folder, "--cpu", ["1", "3"])
+
+    run()  # so that Python's caches are filled
+    shutil.rmtree(sweep_folder / "runs")
+    started = time.monotonic()
+    events = in_child(run)
+    seconds = time.monotonic() - started
+    for event in range(events) if IS_FULL else range(0, events, 6):
+        check_what_a_sweep_left(sweep_folder, partial(in_child, run, kill_at=event), run)
+    generator = random.Random(1)
+    for _ in range(MOMENTS):
+        moment = generator.uniform(0, seconds)
+        check_what_a_sweep_left(sweep_folder, partial(in_child, run, kill_after=moment), run)
+    print(f"sweep: {events} renames, removals and new folders, and {MOMENTS} moments")
+
+
+@pytest.mark.slow
+def test_a_sweep_that_is_killed_while_fairseq_trains(sweep_folder: Path) -> None:
+    options = shlex.join([*TRAINING, *PLAIN, "--max-epoch", "4", "--no-epoch-checkpoints"])
+    last = sweep_folder / "runs" / "dropout=0" / "checkpoint_last.pt"
+
+    def run() -> None:
+        run_sweep(sweep_folder, options, ["0"])
+
+    def kill_in_training() -> None:
+        child = os.fork()
+        if child == 0:
+            with open(os.devnull, "w") as sys.stdout:
+                run()
+            os._exit(0)
+        assert wait_until(last.exists, 120)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        assert not last.with_name("test.out").exists()
+
+    run()
+    check_what_a_sweep_left(sweep_folder, kill_in_training, run)
 
 
 def test_what_a_living_process_writes_is_left_alone(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from fairseq_ctxgates.data.data_directory import find_splits, load_rows
 from fairseq_ctxgates.errors import UserError
 from tests.commands.test_pmi import PAIRS, random_pairs
 from tests.helpers.corpus import binarize
+from tests.reliability.test_damaged_files import CHANGES, flips_and_cuts
 
 Arrays = Dict[str, np.ndarray]
 BILINGUAL = "pmi.bilingual.de-en.npz"
@@ -126,6 +127,29 @@ def test_a_table_that_is_none(change: Callable[[Arrays], None], message: str, da
     check_is_refused(path, message)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_flipped_bit_or_a_cut(name: str, data: Path, tmp_path: Path) -> None:
+    """Each is refused, or in a part of the file that holds nothing of the table."""
+    path = table_path(tmp_path, name, "de", "en")
+    content = table_path(data, name, "de", "en").read_bytes()
+    path.write_bytes(content)
+    expected = copy_of(map_npz(path, verify=True))
+    harmless = 0
+    for changed in flips_and_cuts(content, CHANGES):
+        path.unlink()  # it may be memory-mapped
+        path.write_bytes(changed)
+        try:
+            PMITable.load(path)
+        except UserError as error:
+            assert str(error).startswith(f"{path} ") and "ctxgates gate-labels" in str(error)
+            continue
+        found = map_npz(path, verify=True)
+        assert found.keys() == expected.keys()
+        assert all(np.array_equal(found[key], array) for key, array in expected.items())
+        harmless += 1
+    print(f"{path.name}: {CHANGES - harmless} of {CHANGES} refused, {harmless} of nothing in the table")
+
+
 @pytest.mark.parametrize(
     "header",
     [
@@ -183,9 +207,18 @@ def test_a_text_with_a_length_below_zero(lengths: Tuple[int, int], tmp_path: Pat
     folder = binarize(tmp_path, {"train": PAIRS}, "de", "en")
     path = folder / "train.de-en.en.idx"
     content = bytearray(path.read_bytes())
-    header = 9 + 8 + 1 + 8 + 8  # magic number, version, type, rows, documents
+    header = 9 + 8 + 1 + 8  # magic number, version, type, rows
     content[header : header + 8] = struct.pack("<ii", *lengths)
     path.write_bytes(content)
     for load in (load_rows, lambda prefix: label([str(folder), "-s", "de", "-t", "en"])):
         with pytest.raises(UserError, match="train.de-en.en.idx is damaged"):
             load(folder / "train.de-en.en")
+
+
+def test_a_table_in_the_place_of_the_other_is_refused(tmp_path: Path) -> None:
+    """Also with a joined dictionary, where both have the same types."""
+    data = binarize(tmp_path, {"train": random_pairs(60, seed=1)}, "de", "en", joined=True)
+    label([str(data), "-s", "de", "-t", "en"])
+    bilingual, monolingual = (table_path(data, name, "de", "en") for name in NAMES)
+    shutil.copy(bilingual, monolingual)
+    check_is_refused(monolingual, "it is another table under this name")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Mapping, Optional, Sequence
 
 from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.extras import needs_extra
 from fairseq_ctxgates.relations.extraction.extractor import RelationExtractor
 
 EXTRACTORS = ("corenlp-openie", "corenlp-dependencies", "stanza")
@@ -32,7 +33,9 @@ def build_extractor(
     """
     if name not in EXTRACTORS:
         raise UserError(f"{name!r} is not a relation extractor: name one of {', '.join(EXTRACTORS)}")
-    # Importing stanza takes seconds.
+    # Importing stanza, which also has the client of CoreNLP's servers, takes seconds.
+    with needs_extra("relations", f"the extractor {name}"):
+        import stanza  # noqa: F401
     if name == "stanza":
         from fairseq_ctxgates.relations.extraction.stanza_pipeline import StanzaExtractor
 

@@ -7,6 +7,7 @@ start has a random user name and password.
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import os
 import secrets
@@ -15,8 +16,9 @@ import socket
 import tempfile
 import threading
 import time
+import warnings
 from abc import ABC, abstractmethod
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Dict, Mapping, Optional, Tuple
 from urllib.parse import unquote, urlsplit
@@ -33,19 +35,25 @@ from stanza.server.client import (
 )
 
 from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.files import naming
 from fairseq_ctxgates.processes import ending_with_parent
-from fairseq_ctxgates.relations.extraction.extractor import NotParsed
+from fairseq_ctxgates.relations.extraction.extractor import TRIAL_SENTENCE, NotParsed
 
 logger = logging.getLogger(__name__)
+# What stanza cannot read it returns as a document without sentences, which is noticed.
+warnings.filterwarnings("ignore", "Failed to decode a serialized output from CoreNLP server", RuntimeWarning)
 
 # OpenIE iterates over sets in the order of their elements' identity hashes, which Java draws at random at each start:
 # on 400 sentences of Multi30k it found 1,473 or 1,624 tuples. With equal hashes the order is that of insertion, and
 # each start finds the same tuples.
-JAVA_OPTIONS = ("-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2")
+# Without memory Java can go on for minutes, and answers nothing in time.
+JAVA_OPTIONS = ("-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2", "-XX:+ExitOnOutOfMemoryError")
 CONNECTION_SECONDS = 10  # time limit for the answer of a server that should already run
+TRIAL_SECONDS = 40  # time limit for a request that needs no models
 START_SECONDS = 300  # time limit for the start or restart of a server, and for loading its models
-MAX_CRASHES_IN_A_ROW = 10  # crashes without an answer in between: more are not the fault of a single sentence
-TRIAL_SENTENCE = "This is a test ."
+GRACE_SECONDS = 10  # what a server may take to say that it has exceeded the time limit of a request
+SPLIT_ONLY = {"annotators": "tokenize,ssplit", "tokenize.whitespace": "true", "ssplit.eolonly": "true"}
+TRIAL_TEXT = " ".join(TRIAL_SENTENCE)
 
 Credentials = Tuple[str, str]  # user name and password
 
@@ -91,26 +99,30 @@ class CoreNLPServer(ABC):
     def close(self) -> None:
         """Stop what :meth:`start` started."""
 
-    def annotate(self, text: str, timeout: Optional[int] = None) -> Document:
+    def annotate(self, text: str) -> Document:
         """CoreNLP's protobuf document of a text.
 
-        Args:
-            timeout: time limit in milliseconds, if different from the server's limit
-
         Raises:
-            NotParsed: the server answered with an error or exceeded the time limit
+            NotParsed: the server answered with an error, or that it exceeded the time limit
             ServerLost: the server did not answer
             UserError: the server refuses the user name and password
         """
-        timeout = timeout or self.milliseconds
-        properties = {**self.request, "timeout": str(timeout)}
+        return self._request(text, self.request, self.milliseconds)
+
+    def _request(self, text: str, properties: Mapping[str, str], milliseconds: int) -> Document:
+        """The document of a text; errors as in :meth:`annotate`."""
         try:
             # Without reset_default the result would depend on the default properties of the server.
-            return self._client(self.url, timeout).annotate(
-                text, properties=properties, reset_default=True, auth=self.credentials
+            return self._client(self.url, milliseconds).annotate(
+                text,
+                properties={**properties, "timeout": str(milliseconds)},
+                reset_default=True,
+                auth=self.credentials,
+                proxies=self._proxies,
             )
         except TimeoutException as error:
-            raise NotParsed(str(error)) from error
+            seconds = milliseconds / 1000 + GRACE_SECONDS
+            raise ServerLost(f"it gave no answer in {seconds:g} seconds") from error
         except AnnotationException as error:
             status = _http_status(error.__cause__)
             if status == requests.codes.unauthorized:
@@ -119,29 +131,38 @@ class CoreNLPServer(ABC):
                     f"give --corenlp-url http://user:password@HOST:PORT, or name them in ~/.netrc"
                 ) from error
             if status is not None:
-                raise NotParsed(" ".join(str(error).split())[:500]) from error
+                raise NotParsed(f"HTTP {status}: {' '.join(str(error).split())[:300]}") from error
             raise ServerLost(str(error)) from error
-        except DecodeError as error:
+        except (DecodeError, IndexError) as error:  # IndexError: an empty answer
             raise ServerLost(f"the answer is not a CoreNLP document ({error})") from error
 
-    def _client(self, url: str, timeout: int) -> CoreNLPClient:
+    def _client(self, url: str, milliseconds: int) -> CoreNLPClient:
         """What sends requests with this time limit; made once, because stanza keeps each until the process ends."""
-        if (url, timeout) not in self._clients:
-            self._clients[url, timeout] = CoreNLPClient(
-                start_server=StartServer.DONT_START, endpoint=url, timeout=timeout, output_format="serialized"
+        if (url, milliseconds) not in self._clients:
+            self._clients[url, milliseconds] = CoreNLPClient(
+                start_server=StartServer.DONT_START,
+                endpoint=url,
+                timeout=(milliseconds + 1000 * GRACE_SECONDS) / 2,  # stanza waits twice as long
+                output_format="serialized",
             )
-        return self._clients[url, timeout]
+        return self._clients[url, milliseconds]
 
-    def check_models(self) -> None:
-        """Parse a trial sentence, which also makes the server load its models.
+    @property
+    def _proxies(self) -> Optional[Dict[str, str]]:
+        """No proxy for a server on this machine; None for those of the environment. requests changes what it gets."""
+        return {"http": "", "https": ""} if is_loopback(self.url) else None
+
+    def check(self) -> None:
+        """Check that the server answers as CoreNLP does, and that it has the models, which it then loads.
 
         Raises:
-            UserError: the server is not a CoreNLP server, or has no models for the language
+            UserError: the server is not a CoreNLP server, does not answer, or has no models for the language
         """
+        self._split_trial()
         try:
-            document = self.annotate(TRIAL_SENTENCE, 1000 * START_SECONDS)
+            document = self._request(TRIAL_TEXT, self.request, 1000 * START_SECONDS)
         except (NotParsed, ServerLost) as error:
-            raise UserError(f"the CoreNLP server at {self.url} cannot be used: {error}") from error
+            raise UserError(f"the CoreNLP server at {self.url} cannot be used: {error}{self._remedy()}") from error
         tags = [token.pos for sentence in document.sentence for token in sentence.token]
         language = self.request["pipelineLanguage"]
         # Without a language's models the server silently uses the English models. Only these tag a full stop as ".".
@@ -151,11 +172,41 @@ class CoreNLPServer(ABC):
                 f"stanford-corenlp-VERSION-models-{language}.jar, to the folder of CoreNLP"
             )
 
-    def is_alive(self) -> bool:
-        """Whether the server answers."""
-        with suppress(requests.exceptions.RequestException):
-            return requests.get(f"{self.url}/ping", auth=self.credentials, timeout=10).ok
-        return False
+    def _split_trial(self) -> None:
+        """Have a sentence split into words, for which CoreNLP needs no models and no time; UserError if this fails."""
+        try:
+            document = self._request(TRIAL_TEXT, SPLIT_ONLY, 1000 * TRIAL_SECONDS)
+        except (NotParsed, ServerLost) as error:
+            raise UserError(
+                f"what listens at {self.url} cannot be used as a CoreNLP server, it does not even split a sentence "
+                f"into words: {error}{self._remedy()}"
+            ) from error
+        if [token.word for sentence in document.sentence for token in sentence.token] != list(TRIAL_SENTENCE):
+            raise UserError(
+                f"what listens at {self.url} is not a CoreNLP server: its answer is not a CoreNLP document"
+                f"{self._remedy()}"
+            )
+
+    @abstractmethod
+    def _remedy(self) -> str:
+        """What to do about a server that cannot be used, as the end of an error message."""
+
+    def ping(self) -> str:
+        """Empty if the server answers that it is alive; otherwise what is wrong."""
+        try:
+            response = requests.get(f"{self.url}/ping", auth=self.credentials, proxies=self._proxies, timeout=10)
+        except requests.exceptions.RequestException as error:
+            return type(error).__name__
+        return "" if response.ok else f"HTTP {response.status_code}"
+
+
+def is_loopback(url: str) -> bool:
+    """Whether an address is of the loopback interface."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _http_status(error: Optional[BaseException]) -> Optional[int]:
@@ -194,22 +245,28 @@ class ExternalServer(CoreNLPServer):
     def start(self) -> None:
         """Check that the server answers and has the models; UserError if not."""
         self._wait_until_alive(CONNECTION_SECONDS)
-        self.check_models()
+        self.check()
 
     def restart(self) -> None:
         """Wait until the user has restarted the server; UserError if this takes too long."""
         self._wait_until_alive(START_SECONDS)
-        self.check_models()
+        self.check()
 
     def _wait_until_alive(self, seconds: float) -> None:
         end = time.monotonic() + seconds
-        while not self.is_alive():
+        while True:
+            problem = self.ping()
+            if not problem:
+                return
             if time.monotonic() > end:
-                raise UserError(
-                    f"no CoreNLP server answers at {self.url}; start it, or leave out its address, and run the same "
-                    f"command again: it continues where it stopped"
-                )
+                raise UserError(f"no CoreNLP server answers at {self.url} (/ping: {problem}){self._remedy()}")
             time.sleep(1)
+
+    def _remedy(self) -> str:
+        return (
+            "; start one there, give the address of one that works, or none, and run the same command again: it "
+            "continues where it stopped"
+        )
 
     def close(self) -> None:
         """Do nothing: the server belongs to the user."""
@@ -229,17 +286,12 @@ class ManagedServer(CoreNLPServer):
         self._folder = tempfile.TemporaryDirectory(prefix="corenlp-")  # which nobody else can read
         self._properties = Path(self._folder.name) / "server.properties"
         self._properties.touch(mode=0o600)
-        self._properties.write_text(f"username = {user}\npassword = {password}\n")
+        with naming(self._properties):
+            self._properties.write_text(f"username = {user}\npassword = {password}\n")
         self._process: Optional[CoreNLPClient] = None
         self._log = tempfile.TemporaryFile(mode="w+", encoding="utf-8", errors="replace")
         self._lock = threading.Lock()
         self._is_closed = False
-        self._crashes_in_a_row = 0
-
-    def annotate(self, text: str, timeout: Optional[int] = None) -> Document:
-        document = super().annotate(text, timeout)
-        self._crashes_in_a_row = 0
-        return document
 
     def start(self) -> None:
         """Start the server, wait until it answers, and check its models.
@@ -256,7 +308,7 @@ class ManagedServer(CoreNLPServer):
                 if is_last_attempt:
                     raise
         self._wait_until_alive()
-        self.check_models()
+        self.check()
 
     def _start_process(self) -> CoreNLPClient:
         with closing(socket.socket()) as probe:
@@ -269,7 +321,7 @@ class ManagedServer(CoreNLPServer):
             threads=os.cpu_count(),  # upper bound: the server uses one thread for each request
             memory=self.memory,
             properties="english",  # any language name: without one the client writes a properties file
-            preload=False,  # check_models loads the models, with the properties of the requests
+            preload=False,  # check loads the models, with the properties of the requests
             be_quiet=True,  # otherwise the server prints each sentence
             stdout=self._log,
             stderr=self._log,
@@ -284,10 +336,16 @@ class ManagedServer(CoreNLPServer):
 
     def _wait_until_alive(self) -> None:
         end = time.monotonic() + START_SECONDS
-        while not self.is_alive():
+        while self.ping():
             if self._has_ended() or time.monotonic() > end:
-                raise UserError(f"the CoreNLP server does not start: {self._end_of_log()}")
+                raise UserError(f"the CoreNLP server does not start{self._remedy()}")
             time.sleep(0.2)
+
+    def _remedy(self) -> str:
+        log = self._end_of_log()
+        if "OutOfMemoryError" in log:
+            return f"; Java has run out of memory: give it more than {self.memory} (--corenlp-memory)"
+        return f"; the end of its log: {log}"
 
     def _has_ended(self) -> bool:
         return self._process is None or self._process.server is None or self._process.server.poll() is not None
@@ -302,22 +360,26 @@ class ManagedServer(CoreNLPServer):
         """Restart the server, unless another thread has already done this.
 
         Raises:
-            UserError: the server crashed too often in a row
+            UserError: the server does not start
         """
         with self._lock:
             if self._is_closed:
                 raise UserError("the CoreNLP server was stopped")
-            if not self._has_ended() and self.is_alive():
+            if self._works():
                 return
-            self._crashes_in_a_row += 1
-            if self._crashes_in_a_row > MAX_CRASHES_IN_A_ROW:
-                raise UserError(
-                    f"the CoreNLP server crashed {self._crashes_in_a_row} times in a row: {self._end_of_log()}; give "
-                    f"it more memory than {self.memory}"
-                )
-            logger.warning("the CoreNLP server crashed and is restarted")
+            logger.warning("the CoreNLP server crashed or hangs, and is restarted%s", self._remedy())
             self._stop_process()
             self.start()
+
+    def _works(self) -> bool:
+        """Whether the server answers a request."""
+        if self._has_ended() or self.ping():
+            return False
+        try:
+            self._split_trial()
+        except UserError:
+            return False
+        return True
 
     def _stop_process(self) -> None:
         if self._process is not None:

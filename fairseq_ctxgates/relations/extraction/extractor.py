@@ -5,7 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
+from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations.extraction.words import words_of_tokens
+
+MAX_WORDS = 1000  # longer sentences are not parsed: OpenIE takes 20 s for 1,000 words, and more than a minute for 2,000
+FAILURES_IN_A_ROW = 5  # sentences that fail before a sentence that was parsed shows whether the parser still works
+TRIAL_SENTENCE = ("This", "is", "a", "test", ".")
 
 
 class RelationTuple(NamedTuple):
@@ -35,6 +40,9 @@ class RelationExtractor(ABC):
     sentences_at_once: ClassVar[int] = 50
     characters_at_once: ClassVar[int] = 20_000
 
+    _failures_in_a_row = 0
+    _last_parsed: Sequence[str] = TRIAL_SENTENCE
+
     def __enter__(self) -> RelationExtractor:
         return self
 
@@ -62,21 +70,24 @@ class RelationExtractor(ABC):
     def extract_tuples(self, sentences: Sequence[Sequence[str]]) -> List[Optional[List[RelationTuple]]]:
         """The tuples of each sentence, sorted by position.
 
-        The result is None for a sentence that could not be parsed, or whose words the parser changed: the positions of
-        changed words are unknown.
+        The result is None for a sentence that could not be parsed, that is too long to be parsed, or whose words the
+        parser changed: the positions of changed words are unknown.
+
+        Raises:
+            UserError: the parser no longer runs, or fails on sentences that it has parsed before
         """
-        results: List[Optional[List[RelationTuple]]] = [[] for _ in sentences]
+        results: List[Optional[List[RelationTuple]]] = [None if is_too_long(words) else [] for words in sentences]
         for rows in self._batches(sentences):
             for row, tuples in zip(rows, self._extract_batch([sentences[row] for row in rows])):
                 results[row] = tuples
         return results
 
     def _batches(self, sentences: Sequence[Sequence[str]]) -> Iterator[List[int]]:
-        """The rows that are parsed in one request; rows without words are left out."""
+        """The rows that are parsed in one request; rows without words, or with too many, are left out."""
         rows: List[int] = []
         characters = 0
         for row, words in enumerate(sentences):
-            if not words:
+            if not words or is_too_long(words):
                 continue
             length = sum(map(len, words)) + len(words)
             if rows and (len(rows) == self.sentences_at_once or characters + length > self.characters_at_once):
@@ -89,15 +100,41 @@ class RelationExtractor(ABC):
 
     def _extract_batch(self, sentences: Sequence[Sequence[str]]) -> List[Optional[List[RelationTuple]]]:
         """Parse sentences in one request; if this fails or words change, parse each sentence alone."""
+        reason = "the words changed"
         try:
             parsed = self.parse(sentences)
-        except NotParsed:
-            parsed = []
+        except NotParsed as error:
+            parsed, reason = [], str(error)
         if [words for words, _ in parsed] == [list(words) for words in sentences]:
+            self._failures_in_a_row, self._last_parsed = 0, sentences[-1]
             return [sorted(tuples) for _, tuples in parsed]
         if len(sentences) == 1:
+            self._check_after_failure(reason)
             return [None]
         return [tuples for words in sentences for tuples in self._extract_batch([words])]
+
+    def _check_after_failure(self, reason: str) -> None:
+        """After several failures in a row, parse once more what was parsed last: UserError if this fails as well.
+
+        Otherwise the sentences are to blame, and not the parser: a rerun may have nothing else left to parse.
+        """
+        self._failures_in_a_row += 1
+        if self._failures_in_a_row < FAILURES_IN_A_ROW:
+            return
+        try:
+            self.parse([self._last_parsed])
+        except NotParsed as error:
+            raise UserError(
+                f"the parser no longer works: it failed on {self._failures_in_a_row} sentences in a row ({reason}), "
+                f"and then on one that is harmless ({error}); look at its log and its memory, and run the same command "
+                f"again: ctxgates relations goes on where it stopped"
+            ) from error
+        self._failures_in_a_row = 0
+
+
+def is_too_long(words: Sequence[str]) -> bool:
+    """Whether a sentence has more words than are parsed."""
+    return len(words) > MAX_WORDS
 
 
 def relations_of_tokens(

@@ -17,8 +17,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence, TextIO, Tuple
 
-from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.files import atomic_write, open_text
+from fairseq_ctxgates.errors import UserError, one_line
+from fairseq_ctxgates.files import atomic_write, open_binary
 from fairseq_ctxgates.relations.extraction.corpus import SourceText
 from fairseq_ctxgates.relations.extraction.extractor import RelationTuple
 from fairseq_ctxgates.relations.extraction.words import Words, unescape
@@ -67,16 +67,19 @@ def parse_lines(path: Path) -> Iterator[Tuple[str, Dict[str, Any]]]:
     """The place (file and line number, for messages) and the JSON object of each line."""
     number = 0
     try:
-        with open_text(path) as file:
+        with open_binary(path) as file:
             for number, line in enumerate(file, 1):
-                content = json.loads(line)
+                content = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
                 if not isinstance(content, dict) or "tuples" not in content:
                     raise ValueError("a line must be an object with words and tuples")
                 if not content.keys() <= set(KEYS):
                     raise ValueError(f"unknown keys {sorted(content.keys() - set(KEYS))}; a line has {', '.join(KEYS)}")
                 yield f"{path}, line {number}", content
-    except (ValueError, EOFError, zlib.error, gzip.BadGzipFile) as error:  # ValueError: also text that is not UTF-8
-        raise UserError(f"{path}, line {number or 1}: {error}; --dump shows the format of the lines") from error
+    # ValueError: also text that is not UTF-8; RecursionError: brackets in brackets in brackets
+    except (ValueError, RecursionError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(
+            f"{path}, line {number or 1}: {one_line(error)}; --dump shows the format of the lines"
+        ) from error
 
 
 def check_words(place: str, found: object, words: Words, row: str) -> None:

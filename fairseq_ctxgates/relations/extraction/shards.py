@@ -1,7 +1,8 @@
 """Extraction of relation tuples in shards, which are kept until all shards are finished.
 
 A shard is a list of row numbers, and a file for the tuples of their sentences. A worker reads the data by path, so that
-no large data are sent to it.
+no large data are sent to it. A later run goes on with the shards: it makes damaged ones again, and parses the sentences
+once more that the parser failed on.
 """
 
 from __future__ import annotations
@@ -12,22 +13,26 @@ import shutil
 import sys
 import threading
 from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Dict, Generator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from tqdm import tqdm
 
 from fairseq_ctxgates.data.data_directory import Split
+from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import atomic_write
 from fairseq_ctxgates.relations.extraction.build import build_extractor
 from fairseq_ctxgates.relations.extraction.corpus import SourceText
-from fairseq_ctxgates.relations.extraction.extractor import RelationExtractor, RelationTuple
+from fairseq_ctxgates.relations.extraction.extractor import RelationExtractor, RelationTuple, is_too_long
 
 SHARD_SENTENCES = 250
-FORMAT = 1  # version of the shard files and of the extraction; shards of another version are not reused
+ALWAYS_ALLOWED_FAILURES = 10  # sentences, but not more than half of them: a share means little in a tiny corpus
+EXAMPLES = 3  # failed sentences in an error message
+FORMAT = 2  # version of the shard files and of the extraction; shards of another version are not reused
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,17 @@ class Shard:
     server_options: ServerOptions
 
 
+class Outcome(NamedTuple):
+    """What a worker did for a shard.
+
+    parsed: number of sentences that were sent to the parser, or are too long for it
+    failed: the places of those that the parser failed on
+    """
+
+    parsed: int
+    failed: List[List[int]]
+
+
 def extraction_fingerprint(
     splits: Sequence[Split], digests: Sequence[Dict[str, str]], options: ExtractionOptions
 ) -> str:
@@ -89,6 +105,32 @@ def shard_folder(splits: Sequence[Split], fingerprint: str) -> Path:
     return first.data_dir / f".relation.{first.source_lang}-{first.target_lang}.{fingerprint}"
 
 
+Tuples = Optional[List[RelationTuple]]
+
+
+def write_shard(path: Path, tuples: Sequence[Tuples]) -> None:
+    """Write the tuples of a shard's sentences atomically: a shard may run twice.
+
+    The file has one line of JSON for each sentence, ``null`` for a sentence that could not be parsed, and a last line
+    with the digest of the others.
+    """
+    content = "".join(json.dumps(entries, separators=(",", ":")) + "\n" for entries in tuples).encode()
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(content + _digest(path, content) + b"\n")
+
+
+def read_shard(path: Path) -> Optional[List[bytes]]:
+    """The lines of a shard's sentences; None if the file is damaged."""
+    *lines, digest = path.read_bytes().split(b"\n")[:-1] or [b""]
+    content = b"".join(line + b"\n" for line in lines)
+    return lines if digest == _digest(path, content) else None
+
+
+def _digest(path: Path, content: bytes) -> bytes:
+    """A digest of a shard's content and of its name: an empty shard has one, too."""
+    return hashlib.blake2b(path.name.encode() + b"\n" + content, digest_size=8).hexdigest().encode()
+
+
 class ExtractedTuples:
     """The tuples of each distinct sentence by its number, read from the files of the finished shards."""
 
@@ -97,12 +139,20 @@ class ExtractedTuples:
         self._lines = lru_cache(maxsize=256)(self._read)  # a repeated sentence may be in any shard
 
     def _read(self, shard: int) -> List[bytes]:
-        return self._paths[shard].read_bytes().splitlines()
+        lines = read_shard(self._paths[shard])
+        if lines is None:
+            raise UserError(f"{self._paths[shard]} was damaged: run the same command again, which makes it again")
+        return lines
 
-    def __getitem__(self, number: int) -> Optional[List[RelationTuple]]:
+    def __getitem__(self, number: int) -> Tuples:
         shard, line = divmod(int(number), SHARD_SENTENCES)
-        tuples = json.loads(self._lines(shard)[line])
-        return None if tuples is None else [RelationTuple(*parts) for parts in tuples]
+        return tuples_of_line(self._lines(shard)[line])
+
+
+def tuples_of_line(line: bytes) -> Tuples:
+    """The tuples of a line of a shard."""
+    tuples = json.loads(line)
+    return None if tuples is None else [RelationTuple(*parts) for parts in tuples]
 
 
 def extract_distinct_sentences(
@@ -111,17 +161,19 @@ def extract_distinct_sentences(
     fingerprint: str,
     options: ExtractionOptions,
     server_options: ServerOptions,
+    max_failed: float,
     executor: Optional[Executor],
 ) -> ExtractedTuples:
     """Extract the tuples of distinct sentences, with a progress bar.
 
-    The finished shards of an interrupted run are reused. The caller removes the folder with :func:`remove_shards`.
+    The shards of an interrupted run are reused. The caller removes the folder with :func:`remove_shards`.
 
     Args:
         places: see :func:`find_distinct_sentences`
+        max_failed: share of the sentences that the parser may fail on
 
     Raises:
-        UserError: the extractor no longer runs
+        UserError: the extractor no longer runs, or failed on too many sentences
     """
     # Absolute paths: another process may have another working directory.
     splits = tuple(replace(split, data_dir=split.data_dir.absolute()) for split in splits)
@@ -132,19 +184,64 @@ def extract_distinct_sentences(
         for first in range(0, len(places), SHARD_SENTENCES)
         for rows in [places[first : first + SHARD_SENTENCES]]
     ]
-    missing = [shard for shard in shards if not shard.path.exists()]
+    done = [finished_sentences(shard.path) for shard in shards]
+    missing = [shard for shard, number in zip(shards, done) if number < len(shard.places)]
     if missing and (executor is None or isinstance(executor, ThreadPoolExecutor)):
         print(f"preparing {options.extractor}", file=sys.stderr)
         get_extractor(options, server_options)  # before the progress bar starts to measure time
-    done = len(places) - sum(len(shard.places) for shard in missing)
-    with tqdm(total=len(places), initial=done, desc="extracting", unit=" sentences", smoothing=0.1) as bar:
-        for number in run_shards(missing, executor):
-            bar.update(number)
+    failed: List[List[int]] = []
+    with ExitStack() as stack:
+        progress = {"desc": "extracting", "unit": " sentences", "smoothing": 0.1}
+        bar = stack.enter_context(tqdm(total=len(places), initial=sum(done), **progress))
+        for outcome in stack.enter_context(closing(run_shards(missing, executor))):
+            bar.update(outcome.parsed)
+            failed += outcome.failed
+            if len(failed) > allowed_failures(max_failed, len(places)):
+                texts = open_texts(splits, options.remove_bpe, fingerprint)
+                raise UserError(too_many_failures(failed, len(places), texts, folder))
     return ExtractedTuples([shard.path for shard in shards])
 
 
-def run_shards(shards: Sequence[Shard], executor: Optional[Executor]) -> Iterator[int]:
-    """The number of sentences of each shard, as soon as the shard is finished."""
+def finished_sentences(path: Path) -> int:
+    """The number of sentences in a shard that were parsed; 0 if there is no such shard, or if it is damaged."""
+    if not path.exists():
+        return 0
+    lines = read_shard(path)
+    if lines is None:
+        print(f"{path} is damaged and made again", file=sys.stderr)
+        return 0
+    return len(lines) - lines.count(b"null")
+
+
+def allowed_failures(max_failed: float, sentences: int) -> int:
+    """How many of these sentences the parser may fail on; with ``max_failed`` 0 on none."""
+    floor = min(ALWAYS_ALLOWED_FAILURES, sentences // 2) if max_failed else 0
+    return max(floor, int(max_failed * sentences))
+
+
+def too_many_failures(
+    failed: Sequence[Sequence[int]], sentences: int, texts: Sequence[SourceText], folder: Path
+) -> str:
+    """The error message for sentences that the parser failed on, with examples.
+
+    Args:
+        failed: the places of these sentences
+        sentences: the number of all
+    """
+    examples = []
+    for number, row in failed[:EXAMPLES]:
+        split, words = texts[number].split, " ".join(texts[number][row].words)
+        shown = words if len(words) <= 60 else f"{words[:60]}..."
+        examples.append(f"{split.data_dir}/{split.name}, row {row + 1}: {shown!r}")
+    return (
+        f"the parser failed on {len(failed):,} of {sentences:,} sentences, which is more than --max-failed allows "
+        f"({'; '.join(examples)}): look at the parser, its memory and --timeout, and run the same command again, which "
+        f"tries these sentences once more and keeps the others' tuples (in {folder}), or with a larger --max-failed"
+    )
+
+
+def run_shards(shards: Sequence[Shard], executor: Optional[Executor]) -> Generator[Outcome, None, None]:
+    """The outcome of each shard, as soon as the shard is finished."""
     if executor is None:
         yield from map(extract_shard, shards)
         return
@@ -157,20 +254,24 @@ def run_shards(shards: Sequence[Shard], executor: Optional[Executor]) -> Iterato
             future.cancel()
 
 
-def extract_shard(shard: Shard) -> int:
-    """Extract the tuples of a shard's sentences, and write them atomically: a shard may run twice.
-
-    The file has one line of JSON for each sentence, ``null`` for a sentence that could not be parsed.
-
-    Returns:
-        the number of sentences
-    """
+def extract_shard(shard: Shard) -> Outcome:
+    """Extract the tuples of a shard's sentences, without those that an earlier run has parsed, and write them."""
     texts = open_texts(shard.splits, shard.options.remove_bpe, shard.fingerprint)
-    sentences = [texts[split][row].words for split, row in shard.places.tolist()]
-    tuples = get_extractor(shard.options, shard.server_options).extract_tuples(sentences)
-    with atomic_write(shard.path) as temporary:
-        temporary.write_text("".join(json.dumps(entries, separators=(",", ":")) + "\n" for entries in tuples))
-    return len(sentences)
+    places = shard.places.tolist()
+    lines = read_shard(shard.path) if shard.path.exists() else None
+    tuples: List[Tuples] = [tuples_of_line(line) for line in lines or [b"null"] * len(places)]
+    missing = [row for row, entries in enumerate(tuples) if entries is None]
+    sentences = [texts[split][row].words for split, row in (places[row] for row in missing)]
+    extracted = get_extractor(shard.options, shard.server_options).extract_tuples(sentences)
+    for row, entries in zip(missing, extracted):
+        tuples[row] = entries
+    write_shard(shard.path, tuples)
+    failed = [
+        places[row]
+        for row, words, entries in zip(missing, sentences, extracted)
+        if entries is None and not is_too_long(words)
+    ]
+    return Outcome(len(missing), failed)
 
 
 @lru_cache(maxsize=1)

@@ -1,0 +1,1 @@
+"""The bad inputs of ``test_bad_inputs.py``, by command."""

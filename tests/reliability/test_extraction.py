@@ -1,0 +1,419 @@
+"""``ctxgates relations`` beside parsers that fail, servers that are none, and shards that are damaged."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
+
+import pytest
+from stanza.protobuf import Document, writeToDelimitedString
+
+from fairseq_ctxgates.commands import relations
+from fairseq_ctxgates.commands.relations import main
+from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.relations.extraction import (
+    NotParsed,
+    RelationExtractor,
+    RelationTuple,
+    build_extractor,
+    corenlp_server,
+    shards,
+)
+from fairseq_ctxgates.relations.extraction.corenlp_server import ExternalServer, ManagedServer
+from fairseq_ctxgates.relations.extraction.extractor import FAILURES_IN_A_ROW, MAX_WORDS
+from tests.helpers.corpus import binarize
+
+SENTENCES = [f"farmer {number} sells apples ." for number in range(60)]
+
+
+class Parser(RelationExtractor):
+    """Finds the first two words of each sentence. ``fails`` says of which sentences it cannot parse."""
+
+    sentences_at_once = 7
+
+    def __init__(self) -> None:
+        self.parsed: List[str] = []
+        self.fails: Callable[[str], bool] = lambda text: False
+
+    def parse(self, sentences: Sequence[Sequence[str]]) -> List[Tuple[List[str], List[RelationTuple]]]:
+        texts = [" ".join(words) for words in sentences]
+        if any(map(self.fails, texts)):
+            raise NotParsed("HTTP 500")
+        self.parsed += texts
+        return [(list(words), [RelationTuple([0], [1], [])]) for words in sentences]
+
+
+@pytest.fixture
+def parser(monkeypatch: pytest.MonkeyPatch) -> Parser:
+    made = Parser()
+    monkeypatch.setattr(shards, "build_extractor", lambda *arguments: made)
+    monkeypatch.setattr(shards, "SHARD_SENTENCES", 10)
+    return made
+
+
+def make_data(folder: Path, sentences: Sequence[str] = SENTENCES) -> Path:
+    return binarize(folder, {"train": [(sentence, "t") for sentence in sentences]}, "en", "de")
+
+
+def run(data: Path, *options: Any) -> None:
+    main([str(data), "-s", "en", "-t", "de", *map(str, options)])
+
+
+def streams(data: Path) -> Dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in data.glob("train.relation.*")}
+
+
+def shards_of(data: Path) -> List[Path]:
+    return sorted(data.glob(f".relation.*/{'[0-9]' * 10}"))
+
+
+def stopped_before_writing(data: Path, *options: Any) -> None:
+    """Run the command until all shards are there."""
+
+    def stopped(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as monkeypatch, pytest.raises(KeyboardInterrupt):
+        monkeypatch.setattr(relations, "write_streams", stopped)
+        run(data, *options)
+
+
+# --- a parser that fails
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_parser_that_has_fallen_ill_is_no_parser_of_empty_sentences(
+    tmp_path: Path, parser: Parser, workers: int
+) -> None:
+    data = make_data(tmp_path / "data")
+    parser.fails = lambda text: len(parser.parsed) >= 30
+    message = rf"no longer works: it failed on {FAILURES_IN_A_ROW} sentences in a row \(HTTP 500\).*same command again"
+    with pytest.raises(UserError, match=message):
+        run(data, "--workers", workers, "--max-failed", 1)
+    assert streams(data) == {}
+    kept = len(shards_of(data))
+    assert kept >= (workers == 1)
+
+    parser.fails, known = (lambda text: False), len(parser.parsed)
+    run(data)
+    assert len(parser.parsed) - known == len(SENTENCES) - 10 * kept  # those of finished shards are not parsed again
+    assert not shards_of(data)
+    whole = make_data(tmp_path / "whole")
+    run(whole)
+    assert streams(data) == streams(whole)
+
+
+def test_sentences_that_are_to_blame_do_not_make_the_parser_ill(tmp_path: Path, parser: Parser) -> None:
+    """However many come one after another: otherwise a rerun, which has only those to parse, would always stop."""
+    data = make_data(tmp_path / "data")
+    parser.fails = lambda text: text in SENTENCES[20:45]
+    for _ in range(2):
+        with pytest.raises(UserError, match="the parser failed on .* of 60 sentences"):
+            run(data)
+    run(data, "--max-failed", 0.5)
+    assert len(streams(data)) == 3
+
+
+def test_too_many_failures(tmp_path: Path, parser: Parser, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is written and nothing lost; a rerun tries those that failed and nothing else."""
+    data = make_data(tmp_path / "data")
+    bad = SENTENCES[3::5]
+    parser.fails = lambda text: text in bad
+    message = (
+        r"^the parser failed on 12 of 60 sentences, which is more than --max-failed allows \("
+        rf"{data}/train, row 4: 'farmer 3 sells apples \.'; {data}/train, row 9: .*; .*\): look at the parser.*"
+        rf"(?=.*same command again)(?=.*in {data}/\.relation\.).*larger --max-failed$"
+    )
+    with pytest.raises(UserError, match=message):
+        run(data)
+    assert streams(data) == {}
+    assert len(parser.parsed) == 48
+
+    with pytest.raises(UserError, match="the parser failed on 12 of 60"):
+        run(data)
+    assert len(parser.parsed) == 48 + 2  # the checks, by what was parsed before
+    parser.fails = lambda text: text in bad[2:]
+    capsys.readouterr()
+    run(data, "--max-failed", 0.2)
+    assert sorted({*parser.parsed}) == sorted({*SENTENCES} - {*bad[2:]})
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "train.relation" in line]
+    assert line.split()[-1] == "10"
+
+
+@pytest.mark.parametrize(
+    ("sentences", "failing", "share", "is_enough"),
+    [
+        (60, 10, 0.01, False),  # always allowed
+        (60, 11, 0.01, True),
+        (60, 12, 0.2, False),
+        (60, 13, 0.2, True),
+        (60, 1, 0, True),
+        (4, 2, 0.01, False),
+        (4, 3, 0.01, True),
+        (1, 1, 0.01, True),
+        (1, 1, 1, False),
+    ],
+)
+def test_the_share_of_failures(sentences: int, failing: int, share: float, is_enough: bool) -> None:
+    assert (failing > shards.allowed_failures(share, sentences)) == is_enough
+
+
+@pytest.mark.parametrize("share", ["-0.1", "1.1", "nan", "few"])
+def test_a_share_that_is_none(share: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["data", "--max-failed", share])
+    assert f"--max-failed: '{share}' is not a number from 0 to 1" in capsys.readouterr().err
+
+
+def test_a_sentence_that_is_too_long_is_left_out_and_counted(
+    tmp_path: Path, parser: Parser, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = make_data(tmp_path / "data", ["a b", "c " * (MAX_WORDS + 1), "c " * MAX_WORDS])
+    run(data, "--max-failed", 0)
+    assert max(len(text.split()) for text in parser.parsed) == MAX_WORDS
+    printed = capsys.readouterr().out
+    assert f"of these, with more than {MAX_WORDS:,} words and never sent to the parser: 1\n" in printed
+
+
+# --- shards that are damaged
+
+
+def damages(content: bytes) -> Dict[str, bytes]:
+    flipped = [bytearray(content) for _ in range(0, len(content), 11)]
+    for number, place in enumerate(range(0, len(content), 11)):
+        flipped[number][place] ^= 1 << number % 8
+    return {
+        "empty": b"",
+        "zeroed": bytes(len(content)),
+        "without its end": content[:-1],
+        "cut": content[: len(content) // 2],
+        "cut to a line": content[: content.index(b"\n") + 1],
+        "longer": content + b"[]\n",
+        **{f"flipped {number}": bytes(changed) for number, changed in enumerate(flipped)},
+    }
+
+
+def test_a_damaged_shard_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "0000000250"
+    shards.write_shard(path, [[RelationTuple([0], [1], [2, 3])], None, []])
+    content = path.read_bytes()
+    assert shards.read_shard(path) == [b"[[[0],[1],[2,3]]]", b"null", b"[]"]
+    for damage, damaged in damages(content).items():
+        path.write_bytes(damaged)
+        assert shards.read_shard(path) is None, damage
+    other = path.with_name("0000000000")
+    other.write_bytes(content)
+    assert shards.read_shard(other) is None, "of other sentences"
+
+
+def test_a_damaged_shard_is_made_again(tmp_path: Path, parser: Parser, capsys: pytest.CaptureFixture[str]) -> None:
+    data, whole = make_data(tmp_path / "data"), make_data(tmp_path / "whole")
+    run(whole)
+    stopped_before_writing(data)
+    second, fifth = shards_of(data)[1], shards_of(data)[4]
+    second.write_bytes(b"")
+    fifth.write_bytes(bytes(fifth.stat().st_size))
+    parser.parsed.clear()
+    capsys.readouterr()
+    run(data)
+    assert parser.parsed == SENTENCES[10:20] + SENTENCES[40:50]
+    assert streams(data) == streams(whole)
+    printed = capsys.readouterr().err
+    assert all(f"{path} is damaged and made again" in printed for path in (second, fifth))
+
+
+def test_a_shard_that_is_damaged_before_it_is_written(
+    tmp_path: Path, parser: Parser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, write_streams = make_data(tmp_path / "data"), relations.write_streams
+
+    def damaged(*arguments: Any) -> Any:
+        shards_of(data)[1].write_bytes(b"")
+        return write_streams(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(relations, "write_streams", damaged)
+        with pytest.raises(UserError, match=r"\.relation\.en-de\.\w+/0000000010 was damaged: run the same command"):
+            run(data)
+    assert streams(data) == {}
+    run(data)
+    assert len(streams(data)) == 3
+
+
+# --- servers
+
+
+def document(text: str) -> bytes:
+    """CoreNLP's answer, with all words as full stops, which English models tag so."""
+    answer = Document(text=text)
+    for line in text.split("\n"):
+        sentence = answer.sentence.add(tokenOffsetBegin=0, tokenOffsetEnd=len(line.split()))
+        for word in line.split():
+            sentence.token.add(word=word, pos=".")
+    return writeToDelimitedString(answer).getvalue()
+
+
+Answer = Callable[[str], Tuple[int, bytes]]  # to a text that is posted: the HTTP status and the content
+
+
+@contextmanager
+def serving(answer: Answer, ping: int = 200) -> Iterator[Tuple[str, List[str]]]:
+    """The address of a server on this machine, and the first lines of the requests that it gets."""
+    requests: List[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            requests.append(self.requestline)
+            self.respond(ping, b"pong\n")
+
+        def do_POST(self) -> None:
+            requests.append(self.requestline)
+            self.respond(*answer(self.rfile.read(int(self.headers["Content-Length"])).decode()))
+
+        def respond(self, status: int, content: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        server.block_on_close = False  # some answers never come
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", requests
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def healthy(text: str) -> Tuple[int, bytes]:
+    return 200, document(text)
+
+
+def never(text: str) -> Tuple[int, bytes]:
+    time.sleep(30)
+    return 200, b""
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corenlp_server, "CONNECTION_SECONDS", 0)
+    monkeypatch.setattr(corenlp_server, "TRIAL_SECONDS", 1)
+    monkeypatch.setattr(corenlp_server, "GRACE_SECONDS", 0)
+
+
+@pytest.mark.process
+def test_a_stub_that_answers_as_corenlp_does() -> None:
+    """Without this the other tests show little."""
+    with serving(healthy) as (url, _), build_extractor("corenlp-dependencies", "en", [url]) as extractor:
+        assert extractor.extract([["a", "b"], ["c"]]) == [[], []]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("status", "content"),
+    [
+        (501, b"Unsupported method"),
+        (404, b"<html>Not found</html>"),
+        (200, b"<html>" + b"Welcome " * 1000 + b"</html>"),
+        (200, b'{"status": "ok"}'),
+        (200, b"\xff" * 100),
+        (200, b"null"),
+        (200, b"\0"),
+        (200, b""),
+    ],
+)
+def test_a_web_server_is_told_from_corenlp_without_models(status: int, content: bytes) -> None:
+    message = (
+        r"^what listens at http://127.0.0.1:\d+ (is not a CoreNLP server|cannot be used as a CoreNLP server, .*): "
+        r".{10,200}; start one there, give the address of one that works, or none, .*: it continues where it stopped$"
+    )
+    with serving(lambda text: (status, content)) as (url, _), pytest.raises(UserError, match=message) as refusal:
+        build_extractor("corenlp-dependencies", "en", [url])
+    assert status == 200 or f"HTTP {status}: " in str(refusal.value)
+
+
+@pytest.mark.process
+def test_a_web_server_that_has_no_ping(impatient: None) -> None:
+    with serving(healthy, ping=404) as (url, _):
+        with pytest.raises(UserError, match=rf"no CoreNLP server answers at {url} \(/ping: HTTP 404\); start one"):
+            build_extractor("corenlp-dependencies", "en", [url])
+
+
+@pytest.mark.process
+def test_a_server_that_answers_pings_and_nothing_else(impatient: None) -> None:
+    with serving(never) as (url, _):
+        with pytest.raises(UserError, match=f"{url} cannot be used as .*: it gave no answer in 1 seconds; start one"):
+            build_extractor("corenlp-dependencies", "en", [url])
+
+
+@pytest.mark.process
+def test_a_server_that_hangs_in_the_middle(tmp_path: Path, impatient: None) -> None:
+    """Not five minutes for each sentence."""
+    data = make_data(tmp_path / "data")
+    with serving(lambda text: never(text) if "farmer 5 " in text else healthy(text)) as (url, requests):
+        run(data, "--extractor", "corenlp-dependencies", "--corenlp-url", url, "--timeout", 1)
+        assert len(streams(data)) == 3  # it hangs for this sentence alone, which is not parsed
+    hangs = threading.Event()
+
+    def hanging(text: str) -> Tuple[int, bytes]:
+        if "farmer" in text:
+            hangs.set()
+        return never(text) if hangs.is_set() else healthy(text)
+
+    other = make_data(tmp_path / "other")
+    with serving(hanging) as (url, requests):
+        with pytest.raises(UserError, match=f"{url} cannot be used as .*: it gave no answer in 1 seconds; start one"):
+            run(other, "--extractor", "corenlp-dependencies", "--corenlp-url", url, "--timeout", 1)
+    assert len(requests) < 10
+
+
+@pytest.mark.process
+def test_a_proxy_is_asked_for_other_machines_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with serving(healthy) as (proxy, asked):
+        for name in ("http_proxy", "all_proxy"):
+            monkeypatch.setenv(name, proxy)
+        with serving(healthy) as (url, requests):
+            for address in (url, url.replace("127.0.0.1", "localhost")):
+                with build_extractor("corenlp-dependencies", "en", [address]) as extractor:
+                    assert extractor.extract([["a", "b"]]) == [[]]
+            assert len(requests) == 2 * 4
+        assert asked == []
+        with build_extractor("corenlp-dependencies", "en", ["http://corenlp.example:9000"]) as extractor:
+            assert extractor.extract([["a", "b"]]) == [[]]
+        assert len(asked) == 4
+        assert all(re.match("(GET|POST) http://corenlp.example:9000/", request) for request in asked)
+
+
+@pytest.mark.parametrize(
+    ("url", "is_here"),
+    [
+        ("http://localhost:9000", True),
+        ("http://127.0.1.1:9000", True),
+        ("https://[::1]:9000", True),
+        ("http://10.0.0.1:9000", False),
+        ("http://localhost.example:9000", False),
+    ],
+)
+def test_which_addresses_are_on_this_machine(url: str, is_here: bool) -> None:
+    server = ExternalServer(url, {}, timeout=1)
+    assert server._proxies == ({"http": "", "https": ""} if is_here else None)
+
+
+@pytest.mark.slow
+def test_a_server_with_too_little_memory_says_so(corenlp_server: ManagedServer) -> None:
+    """And does not try for minutes. ``corenlp_server`` says that CoreNLP is there."""
+    with pytest.raises(UserError, match=r"give it more than 200M \(--corenlp-memory\)$"):
+        build_extractor("corenlp-dependencies", "en", memory="200M")

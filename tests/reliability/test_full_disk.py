@@ -1,0 +1,75 @@
+"""A disk that is full ends a command with one line that names a file. The limit of a file's size stands in for it."""
+
+from __future__ import annotations
+
+import re
+import resource
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
+
+import pytest
+
+from fairseq_ctxgates.commands import gate_labels, preceding_sentences, relations
+from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.relations.extraction import RelationExtractor, RelationTuple, shards
+from tests.helpers.corpus import binarize
+
+PAIRS = [(f"farmer {number} sells apples .", f"bauer {number} verkauft .") for number in range(300)]
+COMMANDS: Dict[str, Tuple[Callable[[List[str]], None], Sequence[str]]] = {
+    "gate-labels": (gate_labels.main, ()),
+    "preceding-sentences": (preceding_sentences.main, ("--one-document",)),
+    "relations": (relations.main, ()),
+}
+LIMITS = (0, 10, 500, 1500)  # bytes, all less than the largest file
+
+
+class Parser(RelationExtractor):
+    """In place of a parser: the first two words of each sentence are a tuple."""
+
+    def parse(self, sentences: Any) -> Any:
+        return [(list(words), [RelationTuple([0], [1], [])]) for words in sentences]
+
+
+@pytest.fixture(autouse=True)
+def parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "build_extractor", lambda *arguments: Parser())
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_message_names_a_file(tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """``capsys``, because pytest would write what is printed to a file."""
+    data = binarize(tmp_path / "data", {"train": PAIRS}, "de", "en")
+    main, options = COMMANDS[command]
+    arguments = [str(data), "-s", "de", "-t", "en", *options]
+    before = {path.name for path in data.iterdir()}
+    for limit in LIMITS:
+        with files_of_at_most(limit), pytest.raises(UserError) as error:
+            main(arguments)
+        message = rf"{data}/\S+: File too large; incomplete output files were removed"
+        assert re.fullmatch(message, str(error.value)), error.value
+        assert {path.name for path in data.iterdir() if not path.is_dir()} == before
+    main(arguments)
+    assert len(list(data.glob("train.*.json"))) >= 1
+
+
+def test_the_message_names_a_stream_or_the_dump(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of those that are written side by side, the one that failed."""
+    data = binarize(tmp_path / "data", {"train": PAIRS}, "de", "en")
+    arguments = [str(data), "-s", "de", "-t", "en", "--dump"]
+    with pytest.raises(UserError, match="^/dev/full: No space left on device; incomplete output files were removed$"):
+        relations.main([*arguments, "/dev/full"])
+    with files_of_at_most(20 * 300), pytest.raises(UserError, match=f"^{tmp_path}/tuples.jsonl: File too large; "):
+        relations.main([*arguments, str(tmp_path / "tuples.jsonl")])
+    with files_of_at_most(4 * 300), pytest.raises(UserError, match=f"^{data}/train.relation.de-en: File too large; "):
+        relations.main([*arguments, "/dev/null"])
