@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing.process
 import os
+import platform
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Iterator, List
@@ -63,6 +64,11 @@ def _no_processes(request: pytest.FixtureRequest) -> Iterator[None]:
     if not request.config.getoption("--fast"):
         yield
         return
+    # These start a process the first time: matplotlib to look for fonts, NumPy before 2, and Python, whom gensim asks.
+    import matplotlib.font_manager  # noqa: F401
+    import numpy.testing  # noqa: F401
+
+    platform.processor()
 
     is_refused = True
 

@@ -7,6 +7,8 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
 
+from fairseq_ctxgates.extras import needs_extra
+
 if TYPE_CHECKING:
     from fairseq_ctxgates.analysis.analysis import Analysis
 
@@ -41,7 +43,8 @@ ANALYSES: Dict[str, Tuple[str, str]] = {
 def get_analysis(name: str) -> Analysis:
     """The analysis of this name; its module is imported here."""
     module, _, class_name = ANALYSES[name][0].partition(":")
-    analysis: Analysis = getattr(import_module(f"{__name__}.{module}"), class_name)()
+    with needs_extra("analyze", f"ctxgates analyze {name}"):
+        analysis: Analysis = getattr(import_module(f"{__name__}.{module}"), class_name)()
     return analysis
 
 

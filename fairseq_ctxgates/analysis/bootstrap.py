@@ -9,7 +9,7 @@ from typing import Callable, Dict, Optional
 import numpy as np
 
 from fairseq_ctxgates.analysis.report import MISSING, format_number
-from fairseq_ctxgates.commands.options import positive
+from fairseq_ctxgates.commands.options import positive, seed
 
 RESAMPLES = 1000
 COVERAGE = 0.95
@@ -29,7 +29,9 @@ def add_resamples_option(parser: argparse.ArgumentParser, purpose: str = "") -> 
 def add_bootstrap_options(parser: argparse.ArgumentParser) -> None:
     """The number of resamples of :func:`bootstrap`, and their seed."""
     add_resamples_option(parser, " of the sentences, for the 95%% intervals")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the resamples (default: %(default)s)")
+    parser.add_argument(
+        "--seed", type=seed, default=1, metavar="N", help="seed of the resamples (default: %(default)s)"
+    )
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Dict, List, Optional, Sequence, Tuple
 
+import torch
 from fairseq.data import Dictionary
 from sacrebleu.metrics import BLEU
 
@@ -207,7 +208,7 @@ def read_source(args: argparse.Namespace) -> Tuple[List[str], Dictionary]:
     """The source sentences in the data's tokens, with ``<unk>`` for unknown tokens, and the dictionary.
 
     Raises:
-        UserError: the data directory, split, dictionary or text does not exist.
+        UserError: the data directory, split, dictionary or text does not exist, or they do not fit each other.
     """
     data_dir = first_data_dir(args.data)
     languages = language_pair(args, data_dir)
@@ -215,7 +216,9 @@ def read_source(args: argparse.Namespace) -> Tuple[List[str], Dictionary]:
         return read_sentences(args.source), Split(data_dir, args.gen_subset, *languages).load_dictionary(languages[0])
     split = find_split(data_dir, args.gen_subset, *languages)
     dictionary = split.load_dictionary(languages[0])
-    return [dictionary.string(row) for row in split.load_language(languages[0])], dictionary
+    rows = list(split.load_language(languages[0]))
+    split.check_token_ids(languages[0], torch.cat(rows).numpy(), len(dictionary))
+    return [dictionary.string(row) for row in rows], dictionary
 
 
 class BucketAnalysis(Analysis):

@@ -13,11 +13,10 @@ reads the vectors (word2vec's text or binary format) or trains them here.
 from __future__ import annotations
 
 import argparse
-import gzip
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Protocol, Sequence, cast
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Protocol, Sequence
 
 import numpy as np
 
@@ -35,7 +34,8 @@ from fairseq_ctxgates.analysis.systems import (
 )
 from fairseq_ctxgates.commands.options import CommandParser, positive
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.files import atomic_write
+from fairseq_ctxgates.extras import needs_extra
+from fairseq_ctxgates.files import atomic_write, open_binary
 from fairseq_ctxgates.inter_sentence.documents import (
     find_preceding_sentences,
     read_blank_line_separated,
@@ -74,10 +74,8 @@ def import_gensim() -> Any:
     Raises:
         UserError: gensim is not installed.
     """
-    try:
+    with needs_extra("coherence", "coherence"):
         import gensim.models
-    except ImportError as error:
-        raise UserError(f"coherence needs gensim ({error}): pip install 'fairseq-ctxgates[coherence]'") from error
     return gensim.models
 
 
@@ -95,7 +93,7 @@ def read_vectors(path: Path) -> WordVectors:
         vectors: WordVectors = models.KeyedVectors.load_word2vec_format(
             str(path), binary=is_binary(path), unicode_errors="replace"
         )
-    except (EOFError, OSError, ValueError, zlib.error) as error:
+    except (EOFError, OSError, ValueError, OverflowError, MemoryError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{path} is no whole file in word2vec's format: {reason}") from error
     if not len(vectors):
@@ -111,7 +109,7 @@ def is_binary(path: Path) -> bool:
     Raises:
         ValueError: the first line does not give the number of words and of dimensions.
     """
-    with _open(path) as stream:
+    with open_binary(path) as stream:
         header, line = stream.readline(1000).split(), stream.readline(1 << 20).split()
     if len(header) != 2 or not all(number.isdigit() for number in header):
         raise ValueError("its first line is not the number of words and of dimensions")
@@ -133,7 +131,7 @@ class TrainingText:
     def __iter__(self) -> Iterator[Words]:
         for path in self.paths:
             try:
-                with _open(path) as stream:
+                with open_binary(path) as stream:
                     for number, line in enumerate(stream, start=1):
                         yield self.prepare(_decoded(line, path, number))
             except (EOFError, OSError, zlib.error) as error:
@@ -145,10 +143,6 @@ def _decoded(line: bytes, path: Path, number: int) -> str:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: line {number} is not UTF-8: convert the file") from error
-
-
-def _open(path: Path) -> IO[bytes]:
-    return cast(IO[bytes], gzip.open(path, "rb")) if path.suffix == ".gz" else open(path, "rb")
 
 
 def train_vectors(text: TrainingText, args: argparse.Namespace) -> WordVectors:

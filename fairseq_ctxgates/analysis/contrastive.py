@@ -21,8 +21,6 @@ import numpy as np
 import torch
 from fairseq import utils
 from fairseq.data import Dictionary, data_utils, encoders
-from fairseq.dataclass.utils import gen_parser_from_dataclass
-from fairseq.registry import REGISTRIES
 from omegaconf import MISSING
 from torch import Tensor
 
@@ -44,7 +42,8 @@ from fairseq_ctxgates.analysis.report import Cell, Result, Table, add_report_opt
 from fairseq_ctxgates.analysis.scores import token_log_probs
 from fairseq_ctxgates.analysis.systems import system_names
 from fairseq_ctxgates.commands.options import CommandParser
-from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.compat import REGISTRIES, gen_parser_from_dataclass
+from fairseq_ctxgates.errors import UserError, one_line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,8 +66,8 @@ def text_encoder(args: argparse.Namespace, language: str) -> Callable[[str], str
     for name, build in ENCODERS.items():
         try:
             parts.append(build(options))
-        except (AssertionError, ImportError, OSError, ValueError) as error:
-            raise UserError(f"--{name} {getattr(args, name)}: {error}") from error
+        except (AssertionError, ImportError, OSError, RuntimeError, ValueError) as error:
+            raise UserError(f"--{name} {getattr(args, name)}: {one_line(error)}") from error
 
     def encode(text: str) -> str:
         for part in filter(None, parts):

@@ -55,6 +55,8 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path}: line {line} is not UTF-8: convert the file") from error
     except json.JSONDecodeError as error:
         raise UserError(f"{path}: line {error.lineno} is not JSON ({error.msg}): get the file again") from error
+    except RecursionError as error:
+        raise UserError(f"{path} is not JSON of a test set ({error}): get the file again") from error
 
 
 def read_test_set(

@@ -56,7 +56,8 @@ def predicted_words(model: TranslationModel, batch: Batch, padding: int) -> List
     """The arg-max of forced decoding for each target token: for each sentence of the batch, (target length,)."""
     is_token = batch["target"].ne(padding)
     if as_context_model(model) is not None:  # such a model computes the output layer for target tokens only
-        words = run_without_attention(model, batch, output_positions=is_token)[0].argmax(dim=-1)
+        positions = is_token.flatten().nonzero().squeeze(1)
+        words = run_without_attention(model, batch, output_positions=positions)[0].argmax(dim=-1)
     else:
         words = _scores(model, batch).argmax(dim=-1)[is_token]
     return [part.cpu().numpy() for part in words.split(is_token.sum(dim=1).tolist())]

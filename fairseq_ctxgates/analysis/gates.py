@@ -48,15 +48,16 @@ LABEL_NAMES = {SOURCE: "source", TARGET: "target", IGNORE: "–"}
 class GateSummary:
     """Statistics of the gates of one layer, or of all layers.
 
-    mean, variance: over all components
-    dimension_variance: the variance of a dimension over the tokens, its mean over the dimensions
-    agreement: the share of components that agree with their label: above 1/2 for source, below 1/2 for target; None
-        without labels
-    mean_agreement: the share of gates whose mean over the components does; None without labels
-    hinge: the regularizer (equation 5) of a component, its mean over components and labelled positions; None without
-        labels
-    mean_hinge: the regularizer of a gate's mean over its components, its mean over labelled positions; None without
-        labels
+    Attributes:
+        mean, variance: over all components
+        dimension_variance: the variance of a dimension over the tokens, its mean over the dimensions
+        agreement: the share of components that agree with their label: above 1/2 for source, below 1/2 for target; None
+            without labels
+        mean_agreement: the share of gates whose mean over the components does; None without labels
+        hinge: the regularizer (equation 5) of a component, its mean over components and labelled positions; None
+            without labels
+        mean_hinge: the regularizer of a gate's mean over its components, its mean over labelled positions; None without
+            labels
     """
 
     mean: float

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Protocol,
 import torch
 from fairseq import checkpoint_utils, utils
 from fairseq.data import FairseqDataset
-from fairseq.tasks.translation import TranslationTask
+from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
 from fairseq_ctxgates.analysis.options import add_data_options, add_split_option
 from fairseq_ctxgates.commands.options import positive
-from fairseq_ctxgates.data.data_directory import Split, find_splits
-from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.compat import TranslationTask
+from fairseq_ctxgates.data.data_directory import Split, find_splits, load_dictionary
+from fairseq_ctxgates.errors import UserError, one_line
 
 if TYPE_CHECKING:
     from fairseq_ctxgates.models.context_model import ContextModel
@@ -97,8 +98,11 @@ def checkpoint_paths(args: argparse.Namespace) -> List[str]:
 def parse_overrides(text: str) -> Dict[str, object]:
     """A Python dictionary of options, as ``fairseq-generate --model-overrides`` reads it."""
     try:
-        return dict(ast.literal_eval(text))
-    except (SyntaxError, TypeError, ValueError) as error:
+        overrides = dict(ast.literal_eval(text))
+        if not all(isinstance(name, str) for name in overrides):
+            raise TypeError("a name that is no text")
+        return overrides
+    except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError) as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not a dictionary such as {{'dropout': 0.1}}") from error
 
 
@@ -195,15 +199,21 @@ class Inference:
             raise UserError(f"{error.filename} not found: give the --destdir of fairseq-preprocess") from error
         except UserError:
             raise
+        except OmegaConfBaseException as error:
+            raise UserError(f"{path}, --model-overrides: {one_line(error)}") from error
         except (AssertionError, IndexError) as error:  # how fairseq fails if it does not know the model or the task
             raise UserError(
                 f"fairseq does not know the model or the task of {path}: if they are your own, give --user-dir, as to "
-                f"fairseq-train ({_one_line(error)})"
+                f"fairseq-train ({one_line(error)})"
             ) from error
-        except (OSError, EOFError, KeyError, RuntimeError) as error:
+        except Exception as error:
+            for dictionary in self.data_dir.glob("dict.*.txt"):
+                load_dictionary(dictionary)
+            if not isinstance(error, (OSError, EOFError, KeyError, RuntimeError, ValueError)):
+                raise
             raise UserError(
                 f"{path} is no whole checkpoint of fairseq, or was trained with other dictionaries than {data} holds "
-                f"({_one_line(error)})"
+                f"({one_line(error)})"
             ) from error
         if not isinstance(self.task, TranslationTask):
             raise UserError(f"{path} was trained with --task {self.config.task._name}, which is not one of translation")
@@ -236,23 +246,32 @@ class Inference:
         return find_split(self.data_dir, name, *self.languages)
 
     def load_split(self, split: str) -> FairseqDataset:
-        """The dataset of a split; raises UserError as :meth:`split`."""
-        self.split(split)
+        """The dataset of a split; raises UserError as :meth:`split`, or where its data are damaged."""
+        for language in self.languages:
+            self.split(split).load_language(language)
         self.task.load_dataset(split, task_cfg=self.config.task)
         return self.task.dataset(split)
 
     def batches(
         self, split: str, max_tokens: Optional[int] = None, batch_size: Optional[int] = None
     ) -> Iterator[Batch]:
-        """fairseq's batches of a split, on the model's device; of 64 sentences if no size is given."""
-        epoch = self.task.get_batch_iterator(
-            self.load_split(split),
-            max_tokens=max_tokens,
-            max_sentences=default_batch_size(max_tokens, batch_size),
-            max_positions=utils.resolve_max_positions(self.task.max_positions(), self.model.max_positions()),
-            ignore_invalid_inputs=True,
-        )
-        for batch in epoch.next_epoch_itr(shuffle=False):
+        """fairseq's batches of a split, on the model's device; of 64 sentences if no size is given.
+
+        Raises:
+            UserError: as :meth:`load_split`, or a sentence has more than ``max_tokens`` tokens.
+        """
+        dataset = self.load_split(split)
+        try:
+            batches = self.task.get_batch_iterator(
+                dataset,
+                max_tokens=max_tokens,
+                max_sentences=default_batch_size(max_tokens, batch_size),
+                max_positions=utils.resolve_max_positions(self.task.max_positions(), self.model.max_positions()),
+                ignore_invalid_inputs=True,
+            ).next_epoch_itr(shuffle=False)
+        except AssertionError as error:  # fairseq has no other for a sentence that is too long
+            raise UserError(f"--max-tokens {max_tokens}: a sentence of {split} is longer; give more") from error
+        for batch in batches:
             yield self.to_device(batch)
 
     def sentence(self, split: str, number: int) -> Batch:
@@ -275,10 +294,6 @@ class Inference:
 def default_batch_size(max_tokens: Optional[int], batch_size: Optional[int]) -> Optional[int]:
     """The maximum number of sentences in a batch: 64 if neither maximum is given."""
     return batch_size or (None if max_tokens else 64)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
 
 
 def check_overrides(args: argparse.Namespace, paths: Sequence[str], reads_lines: bool = False) -> None:

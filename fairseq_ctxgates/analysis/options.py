@@ -15,8 +15,8 @@ def add_data_options(parser: argparse.ArgumentParser, data: str, languages: str)
         languages: where the languages come from by default
     """
     parser.add_argument("data", help=data)
-    parser.add_argument("-s", "--source-lang", metavar="SRC", help=f"source language ({languages})")
-    parser.add_argument("-t", "--target-lang", metavar="TRG", help=f"target language ({languages})")
+    parser.add_argument("-s", "--source-lang", metavar="LANG", help=f"source language ({languages})")
+    parser.add_argument("-t", "--target-lang", metavar="LANG", help=f"target language ({languages})")
 
 
 def add_split_option(parser: argparse.ArgumentParser, help: str) -> None:

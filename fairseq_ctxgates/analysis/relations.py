@@ -122,7 +122,7 @@ def self_attention(encoder: nn.Module, batch: Batch, number: int) -> Tuple[Tenso
     x, padding_mask, attention_mask = inputs[0]
     x = layer.self_attn_layer_norm(x) if layer.normalize_before else x
     _, weights = layer.self_attn(x, x, x, key_padding_mask=padding_mask, attn_mask=attention_mask, need_weights=True)
-    plain, masked = weights.chunk(2)  # see ContextTransformerEncoder.encode_under_masks
+    plain, masked = weights.chunk(2)  # see ContextTransformerEncoder.encode
     return plain, masked
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Callable, List, Mapping, Optional, Sequence, U
 from tabulate import tabulate
 
 from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.extras import needs_extra
 from fairseq_ctxgates.files import atomic_write
 
 if TYPE_CHECKING:
@@ -125,12 +126,15 @@ def check_outputs(args: argparse.Namespace, options: Sequence[str] = ("json", "c
     """Make the folders of the files that these options name.
 
     Raises:
-        UserError: a file could not be written there.
+        UserError: a file could not be written there, or matplotlib is missing.
     """
     for option in options:
         path: Optional[Path] = getattr(args, option, None)
         if path is None:
             continue
+        if option == "figure":
+            with needs_extra("analyze", "--figure"):
+                import matplotlib  # noqa: F401
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:

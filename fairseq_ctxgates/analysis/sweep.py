@@ -36,7 +36,7 @@ from fairseq_ctxgates.analysis.systems import (
     read_translations,
 )
 from fairseq_ctxgates.commands.options import language_pair
-from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.errors import UserError, one_line
 from fairseq_ctxgates.files import clean_up_on_failure
 from fairseq_ctxgates.locks import exclusive
 from fairseq_ctxgates.processes import ending_with_parent
@@ -86,7 +86,7 @@ def train(run: Run, data: Sequence[str], options: Sequence[str], checkpoint: str
             f"{run.folder} holds a model that was not trained by fairseq-{shlex.join(command)}: leave --train out to "
             f"take it as it is, or name another --save-dir, or remove the folder"
         )
-    if before.get("command") == command and before["done"]:
+    if before.get("command") == command and before.get("done"):
         return
     write_provenance(provenance_file, {"command": command, "done": False})
     print(f"training {run.name}: {run.folder / 'train.log'}", flush=True)
@@ -120,11 +120,13 @@ def translate(run: Run, data: Sequence[str], split: str, options: Sequence[str],
 def read_provenance(path: Path) -> Dict[str, object]:
     """The provenance of a run's file: the command that made it, and when; empty if it was not made."""
     try:
-        provenance: Dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
+        provenance = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except ValueError as error:
-        raise UserError(f"{path} is damaged ({error}): remove it") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is damaged ({one_line(error)}): remove it") from error
+    if not isinstance(provenance, dict):
+        raise UserError(f"{path} is damaged (it holds no JSON object): remove it")
     return provenance
 
 
@@ -277,16 +279,17 @@ def score_runs(args: argparse.Namespace, option: str, data_dir: Path) -> Scores:
     sentences = len(split.load_language(languages[1]))
     check_length(args.ref[0], len(references[0]), f"{args.gen_subset} of {args.data}", sentences)
     data = [args.data, "--source-lang", languages[0], "--target-lang", languages[1]]
+    training, generation = None if args.train is None else split_options(args.train), split_options(args.gen)
     systems = []
     for run in runs(option, args.values, args.save_dir, args.baseline):
-        if args.train is not None:
+        if training is not None:
             run.folder.mkdir(parents=True, exist_ok=True)
         elif not run.folder.is_dir():
             raise UserError(f"{run.folder} not found: give --train to have it trained, or check --save-dir")
         with exclusive(run.folder / ".lock", f"ctxgates analyze sweep is writing to {run.folder}"):
-            if args.train is not None:
-                train(run, data, split_options(args.train), args.checkpoint)
-            lines = translate(run, data, args.gen_subset, split_options(args.gen), args.checkpoint)
+            if training is not None:
+                train(run, data, training, args.checkpoint)
+            lines = translate(run, data, args.gen_subset, generation, args.checkpoint)
         check_length(run.folder / f"{args.gen_subset}.out", len(lines), args.ref[0], len(references[0]))
         systems.append((run.name, join_subwords(lines, args.remove_bpe)))
     return paired_bootstrap(systems, references, {"BLEU": metric}, args.resamples)

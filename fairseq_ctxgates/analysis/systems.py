@@ -11,7 +11,7 @@ from fairseq.data import data_utils
 from sacrebleu.metrics import BLEU
 
 from fairseq_ctxgates.analysis.options import add_file_option, add_names_option
-from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.errors import UserError, one_line
 from fairseq_ctxgates.files import read_lines
 
 # A line of fairseq-generate or fairseq-interactive: the translation, detokenized (D) or not (H), of a sentence.
@@ -69,7 +69,7 @@ def bleu_metric(args: argparse.Namespace, force: bool = False) -> BLEU:
     try:
         return BLEU(lowercase=args.lowercase, tokenize=args.tokenize, force=force or args.tokenize == "none")
     except (ImportError, OSError, RuntimeError) as error:
-        raise UserError(f"--tokenize {args.tokenize}: {' '.join(str(error).split())}") from error
+        raise UserError(f"--tokenize {args.tokenize}: {one_line(error)}") from error
 
 
 def system_names(paths: Sequence[object], names: Optional[Sequence[str]] = None) -> List[str]:

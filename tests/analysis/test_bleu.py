@@ -160,48 +160,10 @@ def test_command(
     assert again["buckets"] == report["buckets"]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--sys", "short.txt"], "short.txt has 3 sentences, .*test.en has 4"),
-        (["--ref", "test.en", "short.txt"], "short.txt has 3 sentences, .*test.en has 4"),
-        (["--ref", "short.txt", "--sys", "short.txt"], "test of .*data has 4 sentences, .*short.txt has 3"),
-        (["--source", "short.txt"], "short.txt has 3 sentences, .*test.en has 4"),
-        (["--gen-subset", "tset"], "no split 'tset' of de-en: it has train, test"),
-        (["--source-lang", "fr"], "no data of the language pair fr-en"),
-        (["--sys", "nowhere"], "nowhere not found: check the path"),
-        (["--names", "one"], "--names has 1 names for 2 systems"),
-    ],
-)
-@pytest.mark.parametrize("what", ["bleu-by-length", "bleu-by-unknowns"])
-def test_mistakes_are_explained(
-    folder: Path, what: str, options: list[str], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(folder)
-    with pytest.raises(UserError, match=message):
-        analysis.main([what, "data", "--sys", "first.txt", "second.out", "--ref", "test.en", *options])
-
-
 @pytest.mark.skipif(importlib.util.find_spec("MeCab") is not None, reason="the tokenizer is there")
 def test_a_tokenizer_that_is_not_installed_is_explained(folder: Path) -> None:
     with pytest.raises(UserError, match="--tokenize ja-mecab: .*install"):
         analyze("compare", folder, "--tokenize", "ja-mecab")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--buckets", "20,10"], "'20,10' must rise from number to number"),
-        (["--buckets", "10,20", "--bucket-starts", "10,20"], "--bucket-starts: not allowed with argument --buckets"),
-    ],
-)
-def test_buckets_that_are_wrong_usage(
-    folder: Path, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as stop:
-        analyze("bleu-by-length", folder, folder / "data", *options)
-    assert stop.value.code == 2
-    assert message in capsys.readouterr().err
 
 
 # --- compare ----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import json
 import math
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, Sequence
 
 import numpy as np
 import pytest
@@ -96,33 +96,6 @@ def test_formats(tmp_path: Path, form: str) -> None:
     assert {word: vectors[word].tolist() for word in VECTORS} == VECTORS
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "no whole file in word2vec's format: No such file"),
-        (b"", "its first line is not the number of words and of dimensions"),
-        (b"a 1 0\nb 0 1\n", "its first line is not the number of words"),
-        (b"3 2\na 1 0\nb 0 1\n", "no whole file in word2vec's format"),
-        (b"2 3\na 1 0 1\nb 0 1\n", "no whole file in word2vec's format"),
-        (b"2 2\na " + b"\x80\x3f" * 3, "no whole file in word2vec's format"),
-        (b"0 2\n", "holds no vectors"),
-    ],
-)
-def test_damaged_vectors(tmp_path: Path, content: bytes | None, message: str) -> None:
-    path = tmp_path / "vectors"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(UserError, match=f"{path} .*{message}"):
-        read_vectors(path)
-
-
-def test_damaged_compressed_vectors(tmp_path: Path) -> None:
-    path = write_vectors(tmp_path, "bin.gz")
-    path.write_bytes(path.read_bytes()[:-12])
-    with pytest.raises(UserError, match="vectors.bin.gz is no whole file"):
-        read_vectors(path)
-
-
 # --- command ----------------------------------------------------------------------------------------------------------
 
 REFERENCE = ["a", "b", "a c", "c@@ c", "B"]
@@ -199,43 +172,3 @@ def test_without_gensim(texts: Dict[str, Path], monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "gensim", None)
     with pytest.raises(UserError, match=r"coherence needs gensim .*pip install 'fairseq-ctxgates\[coherence\]'"):
         run(texts, "--one-document")
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("ref", "", "ref.txt is empty"),
-        ("ref", "a\nb\n", "sys.out has 5 sentences, .*ref.txt has 2"),
-        ("sys", "", "sys.out is empty"),
-        ("documents", "x\nx\n", "docids names the documents of 2 sentences, but .*ref.txt has 5"),
-        ("documents", "a\nb\nc\nd\ne\n", "no two sentences of .*ref.txt are of one document"),
-        ("documents", "a\nb\n\nd\ne\n", "docids, line 3: no document is named"),
-        ("documents", b"\xff\n", "docids, line 1: not text in UTF-8"),
-    ],
-)
-def test_files_that_do_not_fit(texts: Dict[str, Path], name: str, content: Any, message: str) -> None:
-    texts[name].write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(UserError, match=message):
-        run(texts, "--documents", texts["documents"])
-
-
-@pytest.mark.parametrize(
-    ("options", "vectors", "message"),
-    [
-        (["--names", "reference"], (), "--names: 'reference' is the name of --ref"),
-        (["--names", "a", "b"], (), "--names has 2 names for 1 systems"),
-        ([], ["--train-vectors", "missing.txt"], "missing.txt cannot be read: No such file"),
-        ([], ["--train-vectors", "/dev/null"], "no word occurs 5 times"),
-    ],
-)
-def test_options_that_do_not_fit(
-    texts: Dict[str, Path], options: List[str], vectors: Sequence[str], message: str
-) -> None:
-    with pytest.raises(UserError, match=message):
-        run(texts, "--one-document", *options, vectors=vectors)
-
-
-def test_training_text_that_is_not_utf8(texts: Dict[str, Path], tmp_path: Path) -> None:
-    (tmp_path / "latin").write_bytes("gut\nschön\n".encode("latin-1"))
-    with pytest.raises(UserError, match="latin: line 2 is not UTF-8"):
-        run(texts, "--one-document", vectors=("--train-vectors", tmp_path / "latin"))

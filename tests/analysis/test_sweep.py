@@ -80,25 +80,6 @@ def test_a_training_that_fails_shows_the_end_of_its_log(data: Path, tmp_path: Pa
         sweep(data, tmp_path / "runs", "--option", "gate-lambda", "--values", "x")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--values", "1", "1"], "a value is there twice"),
-        (["--values", "a/b"], "'a/b' cannot name a folder"),
-        (["--gen-subset", "tset"], "no split 'tset' of de-en: it has train, test, valid"),
-        (["--gen-subset", "train"], r"test.en has 8 sentences, train of .* has 32"),
-        (["--gen", "'--beam"], "No closing quotation"),
-        ([], r"gate-lambda=0/checkpoint_best.pt not found: give --train"),
-    ],
-)
-def test_mistakes_are_explained(data: Path, tmp_path: Path, options: list[str], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        (tmp_path / "runs" / "gate-lambda=0").mkdir(parents=True)
-        if "--gen" in options:
-            (tmp_path / "runs" / "gate-lambda=0" / "checkpoint_best.pt").write_bytes(b"")
-        sweep(data, tmp_path / "runs", "--option", "gate-lambda", "--values", "0", *options, train=None)
-
-
 def test_runs_have_folders_of_their_own() -> None:
     found = runs("gate-lambda", ["0", "1,3-5"], Path("x"), "--gate-lambda 0 --seed 2")
     assert [(run.name, list(run.options), str(run.folder)) for run in found] == [

@@ -1,4 +1,4 @@
-"""The commands of README pages and of the examples' scripts, run as they stand there, or recorded."""
+"""The commands of pages and of the examples' scripts, run as they stand there, or recorded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Dict, List, Sequence
 import fairseq_ctxgates
 
 ROOT = Path(__file__).parent.parent.parent
-README = ROOT / "README.md"
+README, DOCS = ROOT / "README.md", ROOT / "docs"
 PAPERS = ("car", "fra", "isg", "rcg")  # the examples with the papers' settings
 RECORDED = ("ctxgates", "fairseq-preprocess", "fairseq-train", "fairseq-generate", "fairseq-interactive")
 SILENCED = ("sacremoses", "subword-nmt")

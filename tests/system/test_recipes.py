@@ -20,9 +20,10 @@ from fairseq_ctxgates.models.context_model import ContextModel
 from fairseq_ctxgates.modules.dropout import Dropout
 from fairseq_ctxgates.smoothing.context_aware_smoothing import ContextAwareSmoothing
 from tests.helpers.models import make_task
-from tests.helpers.pages import PAPERS, README, ROOT, page_commands, record, value_of
+from tests.helpers.pages import DOCS, PAPERS, README, ROOT, page_commands, record, value_of
 
 KINDS = ("encoder", "decoder", "both", "all-replace", "all-add")  # what the Tanaka script smooths, and how
+DOCUMENTATION = ("documents", "relations", "analyses")  # the pages of docs/ with commands
 FAIRSEQ_PARSERS = {
     "fairseq-train": options.get_training_parser,
     "fairseq-generate": options.get_generation_parser,
@@ -41,12 +42,13 @@ class Command(NamedTuple):
 
 
 def record_pages() -> List[Command]:
-    """The commands of the README and of the papers' pages, in a folder with empty text files."""
+    """The commands of the README, of docs/ and of the papers' pages, in a folder with empty text files."""
     with tempfile.TemporaryDirectory() as folder:
         for split in ("train", "valid", "test"):
             for ending in ("docids", "de", "en", "zh"):
                 (Path(folder) / f"{split}.{ending}").touch()
-        pages = {"README": README, **{name: ROOT / "examples" / name / "README.md" for name in PAPERS}}
+        pages = {"README": README, **{name: DOCS / f"{name}.md" for name in DOCUMENTATION}}
+        pages.update({name: ROOT / "examples" / name / "README.md" for name in PAPERS})
         return [Command(name, words) for name, page in pages.items() for words in page_commands(page, Path(folder))]
 
 
@@ -80,7 +82,7 @@ SCORES = [
 
 
 def test_every_page_has_commands() -> None:
-    assert {command.example for command in COMMANDS} == {"README", *PAPERS}
+    assert {command.example for command in COMMANDS} == {"README", *DOCUMENTATION, *PAPERS}
     assert len(TRAININGS) >= 10 and len(SCORES) >= 10
 
 

@@ -1,18 +1,25 @@
-"""The README's commands for an existing pipeline run as they stand there, with a smaller model and fewer epochs."""
+"""The commands of the README and of the pages in docs/ run as they stand there, with a smaller model and fewer epochs;
+links between pages lead somewhere, and docs/options.md is up to date."""
 
 import re
 from pathlib import Path
+from typing import Set
 
 import pytest
 
 from fairseq_ctxgates.commands import gate_labels
 from tests.helpers.corpus import binarize
 from tests.helpers.fairseq_commands import DECODING, GATED, PLAIN, TASK, make_pairs, run, train
-from tests.helpers.pages import run_block
+from tests.helpers.pages import DOCS, ROOT, run_block
+from tools import options_page
 
 SPLITS = {
     name: make_pairs(number, seed) for seed, (name, number) in enumerate({"train": 30, "valid": 5, "test": 5}.items())
 }
+PAGES = [
+    ROOT / "README.md",
+    *(page for folder in ("docs", "examples", "benchmarks") for page in (ROOT / folder).rglob("*.md")),
+]
 
 
 @pytest.mark.slow
@@ -39,7 +46,7 @@ def test_documents(tmp_path: Path) -> None:
     (tmp_path / "test.de").write_text("".join(f"{source}\n" for source, _ in SPLITS["test"]))
     train(data, tmp_path / "checkpoints" / "transformer", *PLAIN, "--share-all-embeddings", "--max-epoch", 1)
 
-    output = run_block("documents", smaller, tmp_path)
+    output = run_block("documents", smaller, tmp_path, DOCS / "documents.md")
 
     generated, typed = output.split("Sentence buffer size:")
     by_row = dict(re.findall(r"^H-(\d+)\t(.*)$", generated, re.MULTILINE))
@@ -59,7 +66,7 @@ def test_relations(tmp_path: Path, corenlp_url: str) -> None:
     binarize(tmp_path / "data-bin" / "X", text, "en", "de", joined=True)
     (tmp_path / "test.en").write_text("".join(f"{source}\n" for source, _ in text["test"]))
 
-    output = run_block("relations", smaller, tmp_path)
+    output = run_block("relations", smaller, tmp_path, DOCS / "relations.md")
 
     translations = re.findall(r"^D-(\d+)\t\S+\t(.*)$", output, re.MULTILINE)
     assert len(translations) == 10
@@ -81,9 +88,32 @@ def test_analyses(tmp_path: Path) -> None:
             run("generate", data, *TASK, *DECODING, "--path", folder / "checkpoint_best.pt")
         )
 
-    output = run_block("analyses", smaller, tmp_path)
+    output = run_block("analyses", smaller, tmp_path, DOCS / "analyses.md")
 
     for name in ("errors", "lengths", "lambda"):
         assert (tmp_path / f"{name}.png").stat().st_size > 10_000
     assert "CE/FE" in output
     assert (tmp_path / "sweeps" / "lambda").is_dir()
+
+
+def test_the_page_of_options_is_up_to_date() -> None:
+    expected = options_page.page()
+    found = (DOCS / "options.md").read_text(encoding="utf-8")
+    assert found == expected, "run: python tools/options_page.py >docs/options.md"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    """Links between pages and to files: the file exists, and the heading in it."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if "://" not in target:
+            path, _, anchor = target.partition("#")
+            linked = (page.parent / path).resolve() if path else page
+            assert linked.exists(), target
+            assert not anchor or anchor in anchors(linked), target
+
+
+def anchors(page: Path) -> Set[str]:
+    """What GitHub makes of the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
