@@ -146,8 +146,14 @@ def scratch_folder(folder: Path, name: str) -> Iterator[Path]:
 
 
 def _remove_scratch(lock: Path) -> None:
-    shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
-    _remove_files([lock])
+    # A shard that still runs on another machine would add files while the folder is emptied: under another name it
+    # finds the folder no more.
+    removed = lock.with_suffix(".removed")
+    with suppress(FileNotFoundError):
+        lock.with_suffix("").rename(removed)
+    shutil.rmtree(removed, ignore_errors=True)
+    if not removed.exists():  # else the next run removes it, which finds it by its lock
+        _remove_files([lock])
 
 
 def write_array(path: Path, array: np.ndarray) -> None:

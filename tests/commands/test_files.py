@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Callable, Dict, List, Optional
 
@@ -14,7 +17,7 @@ from fairseq_ctxgates.context_gates.gate_labels import GateLabels
 from fairseq_ctxgates.data.data_directory import Split, find_splits, fingerprint
 from fairseq_ctxgates.data.side_stream_writer import write_side_stream
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.files import atomic_write, atomic_write_group
+from fairseq_ctxgates.files import atomic_write, atomic_write_group, scratch_folder, write_array
 from tests.helpers.corpus import binarize
 
 EXTENSIONS = (".bin", ".idx", ".json")
@@ -84,6 +87,26 @@ def test_a_rename_that_fails_leaves_the_old_single_file(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"), atomic_write(tmp_path / "a") as temporary:
         temporary.write_text("new")
     assert contents(tmp_path) == {"a": b"old"}
+
+
+def test_a_shard_that_still_writes_keeps_no_scratch_folder(tmp_path):
+    """A worker of a cluster that has lost its scheduler runs on for a while."""
+
+    def write_on() -> None:
+        with suppress(FileNotFoundError):  # the folder is gone
+            while next(names) < 10_000:
+                write_array(scratch / f"{next(names)}.labels", np.arange(3))
+
+    names = count()
+    with scratch_folder(tmp_path, "pmi") as scratch:
+        shards = [threading.Thread(target=write_on) for _ in range(3)]
+        for shard in shards:
+            shard.start()
+        while next(names) < 100:
+            pass
+    for shard in shards:
+        shard.join()
+    assert contents(tmp_path) == {}
 
 
 def write_labels(split: Split, rows: List[List[int]]) -> None:

@@ -379,6 +379,42 @@ def test_a_server_that_hangs_in_the_middle(tmp_path: Path, impatient: None) -> N
 
 
 @pytest.mark.process
+def test_a_server_that_has_fallen_ill_beside_a_healthy_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Fails fast, so that it is the least busy one; no sentence is lost by it, and it is soon asked no more."""
+    data, whole = make_data(tmp_path / "data"), make_data(tmp_path / "whole")
+
+    def slowly(text: str) -> Tuple[int, bytes]:
+        time.sleep(0.02)
+        return healthy(text)
+
+    def ill(text: str) -> Tuple[int, bytes]:
+        return (500, b"") if "farmer" in text else healthy(text)
+
+    with serving(slowly) as (good, _), serving(ill) as (bad, requests):
+        options = ["--extractor", "corenlp-dependencies", "--workers", 3]
+        run(whole, *options, "--corenlp-url", good)
+        run(data, *options, "--corenlp-url", bad, "--corenlp-url", good, "--max-failed", 0)
+    assert streams(data) == streams(whole)
+    assert f"{bad} is lost (it failed on {FAILURES_IN_A_ROW} sentences that another server parsed)" in caplog.text
+    assert len(requests) < 30
+
+
+@pytest.mark.process
+def test_a_sentence_that_both_servers_fail_on_makes_neither_ill(tmp_path: Path) -> None:
+    data = make_data(tmp_path / "data")
+    bad = SENTENCES[20:45]
+
+    def answer(text: str) -> Tuple[int, bytes]:
+        return (500, b"") if any(sentence in text for sentence in bad) else healthy(text)
+
+    with serving(answer) as (one, asked), serving(answer) as (other, asked_too):
+        options = ["--extractor", "corenlp-dependencies", "--corenlp-url", one, "--corenlp-url", other, "--max-failed", 0.5]
+        run(data, *options)
+    assert len(streams(data)) == 3
+    assert min(len(asked), len(asked_too)) > len(bad)
+
+
+@pytest.mark.process
 def test_a_proxy_is_asked_for_other_machines_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name, raising=False)

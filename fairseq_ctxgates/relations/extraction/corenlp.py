@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Dict, List, Sequence, Tuple
+from contextlib import contextmanager
+from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 from stanza.protobuf import Sentence
 from stanza.server.client import LANGUAGE_SHORTHANDS_TO_FULL
@@ -12,7 +13,12 @@ from stanza.server.client import LANGUAGE_SHORTHANDS_TO_FULL
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations.extraction.corenlp_server import CoreNLPServer, ServerLost
 from fairseq_ctxgates.relations.extraction.dependencies import tuples_of_tree
-from fairseq_ctxgates.relations.extraction.extractor import NotParsed, RelationExtractor, RelationTuple
+from fairseq_ctxgates.relations.extraction.extractor import (
+    FAILURES_IN_A_ROW,
+    NotParsed,
+    RelationExtractor,
+    RelationTuple,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -57,40 +63,72 @@ class CoreNLPExtractor(RelationExtractor):
     def parse(self, sentences: Sequence[Sequence[str]]) -> List[Tuple[List[str], List[RelationTuple]]]:
         """Parse sentences in one request to the least busy server; see :meth:`RelationExtractor.parse`.
 
+        A sentence that one server answers with an error is sent to a second one, if there is one.
+
         Raises:
             NotParsed: the server failed, exceeded the time limit, or crashed
             UserError: no server runs any more
         """
         text = "\n".join(" ".join(words) for words in sentences)
-        read = read_triples if self.name == "corenlp-openie" else read_dependencies
         attempts = ATTEMPTS if len(sentences) == 1 else 1
+        failed: Optional[CoreNLPServer] = None
         for _ in range(attempts):
-            with self._lock:
-                server = min(self._servers, key=lambda server: server.requests_in_progress)
-                server.requests_in_progress += 1
-            try:
-                document = server.annotate(text)
-                return [([token.word for token in parsed.token], read(parsed)) for parsed in document.sentence]
-            except ServerLost as error:
-                self._handle_lost_server(server, error)
-            finally:
-                with self._lock:
-                    server.requests_in_progress -= 1
+            with self._least_busy_server(failed) as server:
+                try:
+                    document = server.annotate(text)
+                except ServerLost as error:
+                    self._handle_lost_server(server, error)
+                    continue
+                except NotParsed:
+                    if attempts == 1 or failed is not None or len(self._servers) == 1:
+                        raise
+                    failed = server
+                    continue
+            if failed is not None:
+                self._blame(failed)
+            server.failures_in_a_row = 0
+            read = read_triples if self.name == "corenlp-openie" else read_dependencies
+            return [([token.word for token in parsed.token], read(parsed)) for parsed in document.sentence]
         if len(sentences) > 1:
             raise NotParsed(f"the server crashed on these {len(sentences)} sentences")
         raise NotParsed(f"the server crashed on this sentence {attempts} times")
 
+    @contextmanager
+    def _least_busy_server(self, failed: Optional[CoreNLPServer]) -> Iterator[CoreNLPServer]:
+        """A server for one request: another than the one that failed on it, if there is another."""
+        with self._lock:
+            others = [server for server in self._servers if server is not failed]
+            server = min(others or self._servers, key=lambda server: server.requests_in_progress)
+            server.requests_in_progress += 1
+        try:
+            yield server
+        finally:
+            with self._lock:
+                server.requests_in_progress -= 1
+
+    def _blame(self, server: CoreNLPServer) -> None:
+        """Count a failure on a sentence that another server parsed. A server that has fallen ill often fails fast, is
+        then the least busy one, and would get most of the work: after several failures in a row it is removed."""
+        server.failures_in_a_row += 1
+        if server.failures_in_a_row >= FAILURES_IN_A_ROW:
+            self._remove(server, f"it failed on {server.failures_in_a_row} sentences that another server parsed")
+
     def _handle_lost_server(self, server: CoreNLPServer, error: ServerLost) -> None:
         """Remove a lost server if other servers are left; otherwise wait until the server runs again."""
+        if not self._remove(server, str(error)):
+            server.restart()
+
+    def _remove(self, server: CoreNLPServer, reason: str) -> bool:
+        """Whether a server is or was removed, since other servers are left."""
         with self._lock:
-            if len(self._servers) > 1:
-                if server in self._servers:
-                    self._servers.remove(server)
-                    logger.warning(
-                        "the CoreNLP server at %s is lost (%s); the remaining servers continue", server.url, error
-                    )
-                return
-        server.restart()
+            if len(self._servers) == 1:
+                return False
+            if server in self._servers:
+                self._servers.remove(server)
+                logger.warning(
+                    "the CoreNLP server at %s is lost (%s); the remaining servers continue", server.url, reason
+                )
+            return True
 
 
 def request_properties(name: str, language: str) -> Dict[str, str]:

@@ -85,6 +85,7 @@ class CoreNLPServer(ABC):
         self.request = dict(request)
         self.milliseconds = max(1, int(1000 * timeout))
         self.requests_in_progress = 0
+        self.failures_in_a_row = 0  # on sentences that another server parsed
         self._clients: Dict[Tuple[str, int], CoreNLPClient] = {}
 
     @abstractmethod
