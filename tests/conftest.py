@@ -84,6 +84,17 @@ def _no_processes(request: pytest.FixtureRequest) -> Iterator[None]:
     is_refused = False
 
 
+# --- fairseq's commands -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _configurations() -> Iterator[None]:
+    from tests.helpers.configurations import composing_once
+
+    with composing_once():
+        yield
+
+
 # --- numbers ----------------------------------------------------------------------------------------------------------
 
 

@@ -5,18 +5,15 @@ The rows are in ``bad_inputs/``, a file for each group of commands.
 
 from __future__ import annotations
 
-import argparse
 import gc
-import pickle
 import re
 import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, List, Tuple
 
 import pytest
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 import ctxgates
 from fairseq_ctxgates.errors import UserError
@@ -43,23 +40,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def before(folder: Path) -> Dict[str, bytes]:
     return contents(folder)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _configurations() -> Iterator[None]:
-    """Compose the configuration of a fairseq command once: that takes most of its time."""
-    composed: Dict[str, bytes] = {}
-
-    def convert(args: argparse.Namespace) -> Any:
-        key = repr(sorted(vars(args).items()))
-        if key not in composed:
-            composed[key] = pickle.dumps(convert_namespace_to_omegaconf(args))
-        return pickle.loads(composed[key])
-
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        for command in ("train", "generate", "validate", "interactive"):
-            monkeypatch.setattr(f"fairseq_cli.{command}.convert_namespace_to_omegaconf", convert)
-        yield
 
 
 def error_of(row: Row, capfd: pytest.CaptureFixture[str]) -> str:
