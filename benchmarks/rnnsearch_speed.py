@@ -24,7 +24,7 @@ from benchmarks.transformer_speed import (
     forward,
     get_parser,
     multiply_adds,
-    store,
+    report,
     train_on,
 )
 
@@ -93,20 +93,6 @@ def compare_pair(args: argparse.Namespace, names: List[str]) -> List[Dict[str, A
     return [compare_speed(what, first, second, run, counts[what], args.blocks) for what, run in runs.items()]
 
 
-def print_table(results: List[Dict[str, Any]]) -> None:
-    """Print the results as a Markdown table."""
-    header = ["", "model", "beside", "tok/s", "beside tok/s", "ratio (min-max)", "allowed by count", "ratio / allowed"]
-    print("| " + " | ".join(header) + " |")
-    print("|" + " --- |" * len(header))
-    for result in results:
-        (beside, beside_speed), (name, speed) = result["tokens_per_second"].items()
-        print(
-            f"| {result['what']} | {name} | {beside} | {speed:.0f} | {beside_speed:.0f} "
-            f"| {result['ratio']:.3f} ({result['ratio_min']:.3f}-{result['ratio_max']:.3f}) "
-            f"| {result['allowed_by_count']:.3f} | {result['of_allowed']:.3f} |"
-        )
-
-
 def main() -> None:
     """Compare every pair, print and store the results."""
     logging.disable(logging.INFO)
@@ -118,10 +104,7 @@ def main() -> None:
         torch.set_num_threads(args.threads)
     results = [result for names in PAIRS for result in compare_pair(args, list(names))]
     size = f"embedding {args.embed_dim}, hidden {args.hidden_size}, {args.max_tokens} tokens a batch, beam {args.beam}"
-    print(f"torch {torch.__version__}, {args.device}, {torch.get_num_threads()} threads, {size}")
-    print_table(results)
-    if args.json:
-        store(args.json, args.device, size, results)
+    report(results, args, size)
 
 
 if __name__ == "__main__":

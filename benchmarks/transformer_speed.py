@@ -3,7 +3,10 @@
     python benchmarks/transformer_speed.py data-bin/X -s de -t en [--arch rcg_transformer] [--json speed.json]
 
 Both models run in one process over the same batches, in turns of several batches each (a block). The result is the
-median of the ratios of speeds of each pair of blocks. Beside it is the ratio that the number of multiply-adds allows.
+median of the ratios of speeds of each pair of blocks, by the clock and by the time of all processors. Beside it is the
+ratio that the number of multiply-adds allows. Where the times of stock's own blocks, which do the same work, differ by
+more than a tenth, the machine was not quiet: the script says so, writes no file and ends with status 1.
+
 ``torch.utils.flop_counter`` counts those of one batch's matrix products, including padding (but not that of preceding
 sentences), the output layer, and both passes of an encoder that reads relations. A training step counts as three
 forward passes. Needs torch 2.3 or later, for its counter.
@@ -13,6 +16,7 @@ import argparse
 import json
 import logging
 import statistics
+import sys
 import time
 from functools import partial
 from typing import Any, Callable, Dict, List, NamedTuple, Tuple
@@ -34,6 +38,7 @@ SIZE = (
     "--encoder-layers 3 --decoder-layers 3 --encoder-embed-dim 256 --decoder-embed-dim 256 --encoder-ffn-embed-dim 512 "
     "--decoder-ffn-embed-dim 512 --encoder-attention-heads 4 --decoder-attention-heads 4 --dropout 0.3"
 )
+MAX_NOISE = 0.1  # the largest difference between the speeds of blocks that do the same work
 
 
 class System(NamedTuple):
@@ -136,15 +141,17 @@ def compare_speed(
         blocks: how many times each system runs
     """
     speeds: Dict[str, List[float]] = {stock.name: [], ours.name: []}
+    processor_seconds: Dict[str, List[float]] = {stock.name: [], ours.name: []}
     for system in (stock, ours):
         run(system)  # warm up
     for block in tqdm(range(blocks), desc=what, unit="block"):
         for system in (stock, ours) if block % 2 == 0 else (ours, stock):
-            start = time.perf_counter()
+            start, processor_start = time.perf_counter(), time.process_time()
             tokens = run(system)
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
             speeds[system.name].append(tokens / (time.perf_counter() - start))
+            processor_seconds[system.name].append(time.process_time() - processor_start)
     ratios = [b / a for a, b in zip(speeds[stock.name], speeds[ours.name])]
     allowed = counts[stock.name] / counts[ours.name]
     return {
@@ -153,22 +160,28 @@ def compare_speed(
         "ratio": statistics.median(ratios),
         "ratio_min": min(ratios),
         "ratio_max": max(ratios),
+        "ratio_by_processor_time": statistics.median(
+            a / b for a, b in zip(processor_seconds[stock.name], processor_seconds[ours.name])
+        ),
+        "noise": max(speeds[stock.name]) / min(speeds[stock.name]) - 1,
         "multiply_adds": counts,
         "allowed_by_count": allowed,
         "of_allowed": statistics.median(ratios) / allowed,
     }
 
 
-def print_table(results: List[Dict[str, Any]], stock: str, ours: str) -> None:
+def print_table(results: List[Dict[str, Any]]) -> None:
     """Print the results as a Markdown table."""
-    header = ["", f"{stock} tok/s", f"{ours} tok/s", "ratio (min-max)", "allowed by count", "ratio / allowed"]
+    header = ["", "model", "beside", "tok/s", "beside tok/s", "ratio (min-max)", "by processor time", "noise"]
+    header += ["allowed by count", "ratio / allowed"]
     print("| " + " | ".join(header) + " |")
     print("|" + " --- |" * len(header))
     for result in results:
-        speed = result["tokens_per_second"]
+        (beside, beside_speed), (name, speed) = result["tokens_per_second"].items()
         print(
-            f"| {result['what']} | {speed[stock]:.0f} | {speed[ours]:.0f} "
+            f"| {result['what']} | {name} | {beside} | {speed:.0f} | {beside_speed:.0f} "
             f"| {result['ratio']:.3f} ({result['ratio_min']:.3f}-{result['ratio_max']:.3f}) "
+            f"| {result['ratio_by_processor_time']:.3f} | {result['noise']:.1%} "
             f"| {result['allowed_by_count']:.3f} | {result['of_allowed']:.3f} |"
         )
 
@@ -190,12 +203,18 @@ def get_parser(description: str, batches: int) -> argparse.ArgumentParser:
     return parser
 
 
-def store(path: str, device: str, size: str, results: List[Dict[str, Any]]) -> None:
-    """Write the results, with device and size, to a JSON file."""
-    report = {"torch": torch.__version__, "device": device, "size": size, "results": results}
-    with open(path, "w", encoding="utf-8") as stream:
-        json.dump(report, stream, indent=2)
-        stream.write("\n")
+def report(results: List[Dict[str, Any]], args: argparse.Namespace, size: str) -> None:
+    """Print the results and write those of a quiet machine to ``--json``; SystemExit if it was not quiet."""
+    print(f"torch {torch.__version__}, {args.device}, {torch.get_num_threads()} threads, {size}")
+    print_table(results)
+    noise = max(result["noise"] for result in results)
+    if noise > MAX_NOISE:
+        sys.exit(f"no figures: the times of one model's blocks differ by {noise:.0%}; run this on a quiet machine")
+    if args.json:
+        content = {"torch": torch.__version__, "device": args.device, "size": size, "results": results}
+        with open(args.json, "w", encoding="utf-8") as stream:
+            json.dump(content, stream, indent=2)
+            stream.write("\n")
 
 
 def build_systems(args: argparse.Namespace) -> Tuple[System, System]:
@@ -242,10 +261,7 @@ def main() -> None:
         torch.set_num_threads(args.threads)
     stock, ours = build_systems(args)
     results = compare_systems(stock, ours, args)
-    print(f"torch {torch.__version__}, {args.device}, {torch.get_num_threads()} threads, {args.size}")
-    print_table(results, stock.name, ours.name)
-    if args.json:
-        store(args.json, args.device, args.size, results)
+    report(results, args, args.size)
 
 
 if __name__ == "__main__":

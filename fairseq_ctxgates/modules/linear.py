@@ -1,6 +1,8 @@
-"""Linear layers that a CPU computes by oneDNN."""
+"""Linear layers that a CPU computes by oneDNN, where that is faster."""
 
-from typing import Optional
+from functools import lru_cache
+from pathlib import Path
+from typing import Callable, Optional
 
 import torch
 import torch.nn.functional as F
@@ -9,13 +11,14 @@ from torch import Tensor, nn
 # Below this many rows and multiply-adds, converting the matrices to oneDNN's format costs more than it saves.
 _MIN_ROWS = 32
 _MIN_MULTIPLY_ADDS = 1 << 22
+_PROCESSORS = Path("/proc/cpuinfo")
+
+# Whether torch.compile runs the code. torch before 2.1 does not say so, and then oneDNN ends a compiled graph.
+_is_compiling: Callable[[], bool] = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
-    """torch's ``linear``, the same up to rounding; large products in float32 on a CPU by oneDNN.
-
-    torch leaves those products to MKL. On processors of other makers than Intel that takes two to four times as long as
-    oneDNN, by which torch computes convolutions and LSTMs.
+    """torch's ``linear``, the same up to rounding; large products in float32 on a CPU by oneDNN where that is faster.
 
     Args:
         x: (..., input dim)
@@ -25,15 +28,44 @@ def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
     Returns:
         (..., output dim)
     """
-    rows = x.numel() // x.size(-1)
-    is_large = rows >= _MIN_ROWS and rows * weight.numel() >= _MIN_MULTIPLY_ADDS
-    if is_large and x.device.type == "cpu" and x.dtype == torch.float32 and _has_onednn():
+    if _is_for_onednn(x, weight):
         return F.linear(x.to_mkldnn(), weight, bias).to_dense()
     return F.linear(x, weight, bias)
 
 
-def _has_onednn() -> bool:
-    return torch.backends.mkldnn.is_available() and bool(torch.backends.mkldnn.enabled)
+def _is_for_onednn(x: Tensor, weight: Tensor) -> bool:
+    if _is_compiling() or x.device.type != "cpu" or x.dtype != torch.float32:
+        return False
+    rows = x.numel() // x.size(-1)
+    if rows < _MIN_ROWS or rows * weight.numel() < _MIN_MULTIPLY_ADDS:
+        return False
+    return onednn_is_faster() and bool(torch.backends.mkldnn.enabled) and not _is_autocast()  # that is in bfloat16
+
+
+@lru_cache(maxsize=None)
+def onednn_is_faster() -> bool:
+    """Whether large products are faster by oneDNN, by which torch computes convolutions and LSTMs, than by MKL, to
+    which it leaves matrix products: on x86 processors of other makers than Intel, whose MKL is.
+
+    A fixed rule, and no measurement at the start: that could differ from run to run, and with it the rounding.
+    """
+    has_both = torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()
+    return has_both and maker_of_processor() not in ("GenuineIntel", "")
+
+
+def maker_of_processor() -> str:
+    """The x86 processor's name of its maker, such as ``AuthenticAMD``; empty where there is no Linux to say it."""
+    try:
+        lines = _PROCESSORS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("vendor_id")), "")
+
+
+def _is_autocast() -> bool:
+    if hasattr(torch, "get_autocast_dtype"):  # torch 2.4 or later
+        return torch.is_autocast_enabled("cpu")
+    return bool(torch.is_autocast_cpu_enabled())
 
 
 class Linear(nn.Linear):

@@ -12,7 +12,6 @@ import pytest
 import torch
 from fairseq.data import Dictionary, data_utils
 from torch import Tensor
-from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence
 
 from fairseq_ctxgates.context_gates.recurrent_gates import RecurrentContextGate
@@ -21,7 +20,6 @@ from fairseq_ctxgates.inter_sentence.random_context import random_context, sente
 from fairseq_ctxgates.models.rnnsearch import RNNSearchConfig, RNNSearchModel, pack
 from fairseq_ctxgates.modules.additive_attention import AdditiveAttention, AttentionMemory, weighted_sum
 from fairseq_ctxgates.modules.gated_recurrent_unit import BidirectionalGRU, gru
-from fairseq_ctxgates.modules.linear import Linear, linear
 from fairseq_ctxgates.parts import RecurrentWidths
 from tests.helpers.models import DICTIONARY, EOS, PAD, RETURNED_GATES, SOURCES, TARGETS, make_batch
 from tests.helpers.reference_rnnsearch import (
@@ -203,35 +201,6 @@ def test_pack() -> None:
     assert words.tolist() == [10, 6, 4, 9, 11, 7, 5, 12, 8, 13]
     assert batch_sizes.tolist() == [4, 3, 2, 1]
     assert words[rows].tolist() == [4, 6, 9, 10]
-
-
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("shape", [(100, 256), (4, 25, 256), (3, 256)])
-def test_linear_is_torchs_linear(bias: bool, shape: tuple[int, ...]) -> None:
-    """In float32, by oneDNN where it is large, as exact as torch's, with the same gradients."""
-    generator = torch.Generator().manual_seed(1)
-    module = Linear(256, 200, bias=bias)
-    x = torch.randn(shape, generator=generator)
-    upstream = torch.randn(*shape[:-1], 200, generator=generator)
-    exact = [value.detach().double().requires_grad_() for value in (x, *module.parameters())]
-    expected = functional.linear(exact[0], *exact[1:])
-    expected_gradients = torch.autograd.grad(expected, exact, upstream.double())
-    x.requires_grad_()
-    output = module(x)
-    assert output.layout == torch.strided
-    gradients = torch.autograd.grad(output, [x, *module.parameters()], upstream)
-    for actual, value in zip((output, *gradients), (expected, *expected_gradients)):
-        torch.testing.assert_close(actual, value, rtol=1e-4, atol=1e-4, check_dtype=False)
-
-
-def test_large_products_are_onednns() -> None:
-    if not torch.backends.mkldnn.is_available():
-        pytest.skip("this torch has no oneDNN")
-    x, weight = torch.randn(64, 256, requires_grad=True), torch.randn(512, 256)
-    nodes = [linear(rows, weight).grad_fn.name() for rows in (x, x[:16], x[:31])]  # type: ignore[union-attr]
-    assert ["ToDense" in name for name in nodes] == [True, False, False]
-    with torch.backends.mkldnn.flags(enabled=False):
-        assert "ToDense" not in linear(x, weight).grad_fn.name()  # type: ignore[union-attr]
 
 
 def test_shared_matrices_stay_shared() -> None:

@@ -408,8 +408,8 @@ def test_a_sentence_that_both_servers_fail_on_makes_neither_ill(tmp_path: Path) 
         return (500, b"") if any(sentence in text for sentence in bad) else healthy(text)
 
     with serving(answer) as (one, asked), serving(answer) as (other, asked_too):
-        options = ["--extractor", "corenlp-dependencies", "--corenlp-url", one, "--corenlp-url", other, "--max-failed", 0.5]
-        run(data, *options)
+        urls = ["--corenlp-url", one, "--corenlp-url", other]
+        run(data, "--extractor", "corenlp-dependencies", *urls, "--max-failed", 0.5)
     assert len(streams(data)) == 3
     assert min(len(asked), len(asked_too)) > len(bad)
 

@@ -1,0 +1,56 @@
+"""The benchmarks' figures are of a quiet machine, or there are none."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.corpus import binarize
+from tests.helpers.fairseq_commands import make_pairs
+
+transformer_speed: Any = pytest.importorskip(
+    "benchmarks.transformer_speed", reason="counting multiply-adds needs torch 2.3 or later", exc_type=ImportError
+)
+TINY = (
+    "--encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 8 --decoder-embed-dim 8 --encoder-ffn-embed-dim 8 "
+    "--decoder-ffn-embed-dim 8 --encoder-attention-heads 1 --decoder-attention-heads 1"
+)
+
+
+def test_both_models_run_the_same_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = binarize(tmp_path / "data", {"train": make_pairs(40, seed=1)}, "de", "en", joined=True)
+    options = f"{data} -s de -t en --arch context_transformer --blocks 2 --batches 1 --max-tokens 200 --length 3"
+    found: list[list[dict[str, Any]]] = []
+    monkeypatch.setattr(transformer_speed, "report", lambda results, *_: found.append(results))
+    monkeypatch.setattr(sys, "argv", ["transformer_speed.py", *options.split(), "--size", TINY, "--device", "cpu"])
+    transformer_speed.main()
+    (results,) = found
+    assert [result["what"] for result in results] == ["training", "decoding"]
+    for result in results:
+        assert list(result["tokens_per_second"]) == ["transformer", "context_transformer"]
+        assert result["allowed_by_count"] == 1
+        assert result["noise"] >= 0
+        assert min(result["ratio_min"], result["ratio_by_processor_time"]) > 0
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.2])
+def test_a_noisy_machine_gives_no_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str], noise: float) -> None:
+    numbers = ("ratio", "ratio_min", "ratio_max", "ratio_by_processor_time", "allowed_by_count", "of_allowed")
+    result = {"what": "training", "tokens_per_second": {"transformer": 100, "other": 120}, "noise": noise}
+    results = [{**result, **dict.fromkeys(numbers, 1.2)}, {**result, **dict.fromkeys(numbers, 1.2), "noise": 0.01}]
+    args = Namespace(device="cpu", json=str(tmp_path / "speed.json"))
+    if noise < transformer_speed.MAX_NOISE:
+        transformer_speed.report(results, args, "tiny")
+        assert json.loads(Path(args.json).read_text())["results"] == results
+    else:
+        with pytest.raises(SystemExit, match="no figures: the times of one model's blocks differ by 20%"):
+            transformer_speed.report(results, args, "tiny")
+        assert not Path(args.json).exists()
+    assert "| training | other | transformer | 120 | 100 | 1.200 (1.200-1.200)" in capsys.readouterr().out
