@@ -1,6 +1,6 @@
-"""fairseq composes the configuration of a command with Hydra, which takes up to two and a half seconds of processor
-time: longer than most tests train. What Hydra makes of the choices on a command line (the task, the model, ...) is kept,
-and Hydra's own code sets the values."""
+"""fairseq composes the configuration of a command with Hydra, which takes up to two and a half seconds: longer than most
+tests train. What Hydra makes of the choices on a command line (the task, the model, ...) is kept, and Hydra's own code
+sets the values."""
 
 from __future__ import annotations
 
