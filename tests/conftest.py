@@ -42,11 +42,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(config: pytest.Config, items: List[pytest.Item]) -> None:
-    """Keep the tests that need CoreNLP in one process of pytest-xdist, since each process would start a server. With
-    --fast leave out what is not fast."""
+    """Keep tests together in one process of pytest-xdist that share a costly fixture, which each process would make for
+    itself. With --fast leave out what is not fast."""
     for item in items:
-        if "corenlp_server" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("corenlp"))
+        fixtures = getattr(item, "fixturenames", ())
+        file = item.nodeid.partition("::")[0]
+        shared = {"corenlp_server": "corenlp", "trained_on_documents": "documents", "trained": file}
+        for fixture, group in shared.items():
+            if fixture in fixtures:
+                item.add_marker(pytest.mark.xdist_group(group))
+                break
     if config.getoption("--fast"):
         left_out = [item for item in items if not is_fast(item)]
         config.hook.pytest_deselected(items=left_out)

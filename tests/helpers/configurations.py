@@ -1,5 +1,5 @@
-"""fairseq composes the configuration of a command with Hydra, which takes up to two and a half seconds: longer than most
-tests train. What Hydra makes of the choices on a command line (the task, the model, ...) is kept, and Hydra's own code
+"""fairseq composes the configuration of a command with Hydra, in up to two and a half seconds: longer than many tests
+train. What Hydra makes of the choices on a command line (the task, the model, ...) is kept, and Hydra's own code
 sets the values."""
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from tests.reliability.bad_inputs.folder import contents, make_folder
 from tests.reliability.bad_inputs.preprocessing import PREPROCESSING
 from tests.reliability.bad_inputs.row import DATA_ERROR, Row, nothing
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("bad inputs")]  # which share a folder
 ROWS = (*PREPROCESSING, *ANALYSES, *FAIRSEQ_COMMANDS)
 PROGRESS = re.compile(r"[\w -]+: +\d+%\|")  # of tqdm, on standard error
 
