@@ -16,11 +16,17 @@ import pytest
 if TYPE_CHECKING:
     from fairseq_ctxgates.relations.extraction.corenlp_server import ManagedServer
     from tests.helpers.trained import Trained
+    from tests.helpers.warm_python import WarmPython
 
 # --- the fast tier ----------------------------------------------------------------------------------------------------
 
 collect_ignore: List[str] = []  # read by pytest
-COSTLY_FIXTURES = {"corenlp_server", "cluster", "trained_on_documents"}  # start processes, or train several models
+COSTLY_FIXTURES = {
+    "corenlp_server",
+    "cluster",
+    "trained_on_documents",
+    "warm_python",
+}  # start processes, or train models
 PROCESS_EVENTS = {
     *("subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system"),
     "socket.bind",
@@ -98,6 +104,16 @@ def _configurations() -> Iterator[None]:
 
     with composing_once():
         yield
+
+
+@pytest.fixture(scope="session")
+def warm_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPython]:
+    """Programs that start without importing fairseq."""
+    from tests.helpers.warm_python import WarmPython
+
+    programs = WarmPython(tmp_path_factory.mktemp("warm_python"))
+    yield programs
+    programs.close()
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------

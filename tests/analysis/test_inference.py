@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import subprocess
-import sys
 from pathlib import Path
 from typing import Sequence
 
@@ -22,6 +21,7 @@ from fairseq_ctxgates.errors import UserError
 from tests.helpers import fairseq_commands as commands
 from tests.helpers.corpus import binarize
 from tests.helpers.trained import Trained
+from tests.helpers.warm_python import WarmPython
 
 OWN_MODEL = """
 from fairseq.models import register_model, register_model_architecture
@@ -50,7 +50,7 @@ ctxgates.main(["analyze", *arguments, "--user-dir", user_dir])
 
 
 @pytest.mark.slow
-def test_a_model_of_the_users_own(tmp_path: Path) -> None:
+def test_a_model_of_the_users_own(tmp_path: Path, warm_python: WarmPython) -> None:
     own = tmp_path / "own_models_of_test_inference"
     own.mkdir()
     (own / "__init__.py").write_text(OWN_MODEL)
@@ -66,7 +66,7 @@ def test_a_model_of_the_users_own(tmp_path: Path) -> None:
 
     arguments = ["contrastive", data, "--path", checkpoint, "--cpu", *options, own]
     found = subprocess.run(
-        [sys.executable, "-c", ANALYZE, *map(str, arguments)],
+        [warm_python.python, "-c", ANALYZE, *map(str, arguments)],
         capture_output=True,
         text=True,
     )

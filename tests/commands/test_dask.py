@@ -27,20 +27,22 @@ from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations.extraction import shards
 from tests.commands.test_pmi import PAIRS, random_pairs
 from tests.helpers.corpus import binarize
+from tests.helpers.warm_python import WarmPython
 
 PACKAGE = Path(fairseq_ctxgates.__file__).parent
 SPLITS = {"train": random_pairs(300, seed=4), "valid": random_pairs(30, seed=5)}
 
 
 class Cluster:
-    """A scheduler without workers, and a folder for the files of both."""
+    """A scheduler without workers, and a folder for the files of both. ``python`` is what workers run on."""
 
-    def __init__(self, folder: Path, stack: ExitStack, **environment: str) -> None:
+    def __init__(self, folder: Path, python: str, stack: ExitStack, **environment: str) -> None:
         self.folder = folder
+        self.python = python
         self.stack = stack
         scheduler_file = folder / "scheduler.json"
         options = ("--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", scheduler_file)
-        self.process = self._start("dask_scheduler", *options, **environment)
+        self.process = self._start(sys.executable, "dask_scheduler", *options, **environment)
         self.address: str = wait_for(lambda: scheduler_file.exists() and json.loads(scheduler_file.read_text()))[
             "address"
         ]
@@ -51,13 +53,13 @@ class Cluster:
         script.write_text(textwrap.dedent(preload))
         options = ("--no-nanny", "--no-dashboard", "--nthreads", "1", "--local-directory", self.folder)
         number = self._number_of_workers() + 1
-        process = self._start("dask_worker", self.address, *options, "--preload", script, **environment)
+        process = self._start(self.python, "dask_worker", self.address, *options, "--preload", script, **environment)
         wait_for(lambda: process.poll() is not None or self._number_of_workers() == number)
         assert process.poll() is None
         return process
 
-    def _start(self, command: str, *arguments: Any, **environment: str) -> subprocess.Popen:
-        command_line = [sys.executable, "-m", f"distributed.cli.{command}", *map(str, arguments)]
+    def _start(self, python: str, command: str, *arguments: Any, **environment: str) -> subprocess.Popen:
+        command_line = [python, "-m", f"distributed.cli.{command}", *map(str, arguments)]
         environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent), **environment}
         log = self.stack.enter_context(open(self.folder / f"{command}.log", "ab"))
         process = subprocess.Popen(command_line, env=environment, cwd=str(self.folder), stdout=log, stderr=log)
@@ -83,16 +85,16 @@ def wait_for(condition: Any) -> Any:
 
 
 @contextmanager
-def start_cluster(folder: Path, **environment: str) -> Iterator[Cluster]:
+def start_cluster(folder: Path, python: str, **environment: str) -> Iterator[Cluster]:
     pytest.importorskip("distributed")
     with ExitStack() as stack:
-        yield Cluster(folder, stack, **environment)
+        yield Cluster(folder, python, stack, **environment)
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+def cluster(tmp_path: Path, warm_python: WarmPython) -> Iterator[Cluster]:
     (tmp_path / "cluster").mkdir()
-    with start_cluster(tmp_path / "cluster") as started:
+    with start_cluster(tmp_path / "cluster", warm_python.python) as started:
         yield started
 
 
@@ -169,6 +171,7 @@ def test_relations_with_a_killed_worker(cluster, english, corenlp_url, monkeypat
 @pytest.mark.slow
 def test_relations_by_a_server_that_a_worker_starts(cluster, english, corenlp_url):
     """The worker's own CoreNLP server finds the same, and is ended with the run."""
+    cluster.python = sys.executable  # whose children are its own
     options = ["-s", "en", "-t", "de"]
     add_relations([str(english / "expected"), *options, "--corenlp-url", corenlp_url])
     worker = cluster.add_worker()
@@ -178,9 +181,9 @@ def test_relations_by_a_server_that_a_worker_starts(cluster, english, corenlp_ur
 
 
 @pytest.mark.slow
-def test_a_shard_that_kills_every_worker(data, tmp_path):
+def test_a_shard_that_kills_every_worker(data, tmp_path, warm_python):
     before = contents(data)
-    with start_cluster(tmp_path, DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="0") as cluster:
+    with start_cluster(tmp_path, warm_python.python, DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="0") as cluster:
         cluster.add_worker(killing("os.getpid()", ".labels"))
         cluster.add_worker()
         with pytest.raises(UserError, match="died, most likely out of memory: .* the last was tcp://127.0.0.1:"):

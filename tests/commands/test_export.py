@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Dict, List, Tuple
 
@@ -15,6 +14,7 @@ import ctxgates
 from tests.helpers.corpus import binarize
 from tests.helpers.fairseq_commands import DECODING, GATED, SMOOTHED, generate, make_pairs, write_gate_labels
 from tests.helpers.trained import Trained, train_models
+from tests.helpers.warm_python import WarmPython
 
 ONE_EPOCH = ("--share-all-embeddings", "--no-epoch-checkpoints", "--max-epoch", "1")
 MODELS = {
@@ -43,9 +43,11 @@ def export(path: Path, output: Path) -> None:
 
 
 @pytest.mark.process
-def test_stock_fairseq_translates_alike_without_user_dir(trained: Trained, tmp_path: Path) -> None:
+def test_stock_fairseq_translates_alike_without_user_dir(
+    trained: Trained, tmp_path: Path, warm_python: WarmPython
+) -> None:
     export(trained["plain"], tmp_path / "stock.pt")
-    command = [sys.executable, "-m", "fairseq_cli.generate", trained.data, "-s", "de", "-t", "en"]
+    command = [warm_python.python, "-m", "fairseq_cli.generate", trained.data, "-s", "de", "-t", "en"]
     command += ["--path", tmp_path / "stock.pt", *DECODING]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(

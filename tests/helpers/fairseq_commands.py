@@ -123,10 +123,10 @@ def train(data: Path, save_dir: Path, *arguments: Any) -> str:
     return run("train", data, *TASK, *TRAINING, "--save-dir", save_dir, *arguments)
 
 
-def train_in_two_processes(data: Path, save_dir: Path, *arguments: Any) -> str:
+def train_in_two_processes(python: str, data: Path, save_dir: Path, *arguments: Any) -> str:
     """As :func:`train`, in two processes that work together, which share a CPU; the log of the first."""
     save_dir.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "fairseq_cli.train", data, *TASK, *TRAINING, "--save-dir", save_dir, *arguments]
+    command = [python, "-m", "fairseq_cli.train", data, *TASK, *TRAINING, "--save-dir", save_dir, *arguments]
     command += ["--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp", "--device-id", 0]
     command += ["--distributed-world-size", 2, "--distributed-init-method", f"file://{save_dir}/rendezvous"]
     processes = [

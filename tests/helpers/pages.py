@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Dict, List, Sequence
 
 import fairseq_ctxgates
+from tests.helpers.warm_python import WarmPython
 
 ROOT = Path(__file__).parent.parent.parent
 README, DOCS = ROOT / "README.md", ROOT / "docs"
@@ -30,7 +30,7 @@ done
 """
 
 
-def run_block(name: str, smaller: Dict[str, str], folder: Path, page: Path = README) -> str:
+def run_block(name: str, smaller: Dict[str, str], folder: Path, python: WarmPython, page: Path = README) -> str:
     """Run the commands of a marked block in a folder, each text of ``smaller`` replaced, and return what they print."""
     block = rf"<!-- test: {name} -->\n```bash\n(.*?)```"
     match = re.search(block, page.read_text(encoding="utf-8"), re.DOTALL)
@@ -39,11 +39,10 @@ def run_block(name: str, smaller: Dict[str, str], folder: Path, page: Path = REA
     for full, small in smaller.items():
         assert full in commands
         commands = commands.replace(full, small)
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     finished = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", commands],
         cwd=folder,
-        env={**os.environ, "PATH": path, "CUDA_VISIBLE_DEVICES": ""},
+        env=python.environment(CUDA_VISIBLE_DEVICES=""),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any, Dict, List
 
@@ -44,6 +43,7 @@ from tests.helpers.fairseq_commands import (
     write_gate_labels,
 )
 from tests.helpers.trained import Trained, train_models
+from tests.helpers.warm_python import WarmPython
 
 METERS = ("gate_loss", "gate_mean", "gate_var", "gate_agreement", "gate_mean_agreement")
 
@@ -194,9 +194,9 @@ def test_update_freq(trained: Trained, whole_corpus: Any, tmp_path: Path) -> Non
     check_same_training(logged(log), parameters(tmp_path / "checkpoint_last.pt"), whole_corpus)
 
 
-def test_two_processes(trained: Trained, whole_corpus: Any, tmp_path: Path) -> None:
+def test_two_processes(trained: Trained, whole_corpus: Any, tmp_path: Path, warm_python: WarmPython) -> None:
     parts = ("--batch-size", "8", "--update-freq", "3")
-    log = train_in_two_processes(trained.data, tmp_path, *WHOLE_CORPUS, *parts)
+    log = train_in_two_processes(warm_python.python, trained.data, tmp_path, *WHOLE_CORPUS, *parts)
     check_same_training(logged(log), parameters(tmp_path / "checkpoint_last.pt"), whole_corpus)
 
 
@@ -384,8 +384,8 @@ def test_options_that_contradict_a_source_context(option: str, capsys: pytest.Ca
 # Hydra. In processes of their own, because it composes before it imports the user directory.
 
 
-def hydra_train(folder: Path, *arguments: str) -> str:
-    command = [sys.executable, "-m", "fairseq_cli.hydra_train", *arguments, f"common.user_dir={USER_DIR}"]
+def hydra_train(python: str, folder: Path, *arguments: str) -> str:
+    command = [python, "-m", "fairseq_cli.hydra_train", *arguments, f"common.user_dir={USER_DIR}"]
     command += ["common.cpu=true", "dataset.num_workers=0", "dataset.batch_size=16", "optimization.max_update=1"]
     completed = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert completed.returncode == 0, completed.stdout
@@ -396,11 +396,11 @@ def model_of(checkpoint: Path) -> Any:
     return checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))["cfg"]["model"]
 
 
-def test_hydra_with_the_yaml_file_shipped(trained: Trained, tmp_path: Path) -> None:
+def test_hydra_with_the_yaml_file_shipped(trained: Trained, tmp_path: Path, warm_python: WarmPython) -> None:
     config = ("--config-dir", f"{USER_DIR}/config", "--config-name", "multi30k_rcg")
     shutil.copytree(trained.data, tmp_path / "data-bin")
     paths = ("task.data=data-bin", "checkpoint.save_dir=saved")
-    assert "gate_agreement" in hydra_train(tmp_path, *config, *paths, "model.decoder_layers=2")
+    assert "gate_agreement" in hydra_train(warm_python.python, tmp_path, *config, *paths, "model.decoder_layers=2")
     checkpoint = tmp_path / "saved" / "checkpoint_last.pt"
     model = model_of(checkpoint)
     assert (model.context_gate, model.encoder_layers, model.decoder_layers) == ("interpolate", 3, 2)
@@ -408,7 +408,7 @@ def test_hydra_with_the_yaml_file_shipped(trained: Trained, tmp_path: Path) -> N
     assert shape == (512, 2 * 256)
 
 
-def test_hydra_with_a_preset_by_name(trained: Trained, tmp_path: Path) -> None:
+def test_hydra_with_a_preset_by_name(trained: Trained, tmp_path: Path, warm_python: WarmPython) -> None:
     (tmp_path / "tiny.yaml").write_text(
         f"""
 task: {{_name: context_translation, data: {trained.data}, source_lang: de, target_lang: en, load_gate_labels: true}}
@@ -419,7 +419,7 @@ lr_scheduler: {{_name: fixed}}
 checkpoint: {{save_dir: {tmp_path / "saved"}}}
 """
     )
-    hydra_train(tmp_path, "--config-dir", str(tmp_path), "--config-name", "tiny")
+    hydra_train(warm_python.python, tmp_path, "--config-dir", str(tmp_path), "--config-name", "tiny")
     model = model_of(tmp_path / "saved" / "checkpoint_last.pt")
     assert (model.context_gate, model.encoder_embed_dim) == ("interpolate", 64)
     assert (model.encoder_layers, model.decoder_layers) == (2, 1)

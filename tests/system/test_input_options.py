@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any, Dict, List, Sequence
 
@@ -31,6 +30,7 @@ from tests.helpers.fairseq_commands import (
 )
 from tests.helpers.models import build_model
 from tests.helpers.trained import Trained, train_models
+from tests.helpers.warm_python import WarmPython
 
 OWN = ("--arch", "context_transformer_tiny", *SMOOTHED)  # the Transformer of this package, every mechanism off
 MODELS = {"stock": PLAIN, "own": OWN}  # the architecture is fairseq's, or of this package
@@ -80,17 +80,10 @@ def test_the_error_of_our_architectures_is_one_line(trained: Trained) -> None:
 
 
 @pytest.mark.process
-def test_fairseq_without_the_package_refuses_a_stock_architecture(trained: Trained) -> None:
+def test_fairseq_without_the_package_refuses_a_stock_architecture(trained: Trained, warm_python: WarmPython) -> None:
     """The command line that decodes any Transformer of fairseq's: no --user-dir, no --task."""
-    command = [
-        sys.executable,
-        "-m",
-        "fairseq_cli.generate",
-        str(trained.data),
-        "--path",
-        str(trained["stock"]),
-        *DECODING,
-    ]
+    command = [warm_python.python, "-m", "fairseq_cli.generate", str(trained.data), "--path", str(trained["stock"])]
+    command += DECODING
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode
     # torch 2.6 and later already refuse to unpickle fairseq's checkpoints, where nothing allows it.
@@ -134,14 +127,14 @@ def test_training_goes_on_with_what_the_checkpoint_says(trained: Trained, model:
         generate(trained.data, last, *STOCK_TASK)
 
 
-def test_two_processes_go_on_together(trained: Trained, tmp_path: Path) -> None:
+def test_two_processes_go_on_together(trained: Trained, tmp_path: Path, warm_python: WarmPython) -> None:
     """The first one reads the checkpoint and hands it on."""
     common = (*OWN, *COMMON, "--max-epoch", 3)
     logs = []
     for name, options in (("with", CONCATENATE), ("without", ())):
         (tmp_path / name).mkdir()
         shutil.copy(trained.folder / "own" / "checkpoint1.pt", tmp_path / name / "checkpoint_last.pt")
-        logs.append(train_in_two_processes(trained.data, tmp_path / name, *common, *options))
+        logs.append(train_in_two_processes(warm_python.python, trained.data, tmp_path / name, *common, *options))
     assert losses(logs[0]) == losses(logs[1])
 
 

@@ -15,6 +15,7 @@ from fairseq import checkpoint_utils
 from tests.helpers.corpus import binarize
 from tests.helpers.fairseq_commands import make_pairs
 from tests.helpers.pages import ROOT, run_block
+from tests.helpers.warm_python import WarmPython
 
 EXAMPLE = ROOT / "examples" / "own_mechanism"
 TINY = (
@@ -45,7 +46,7 @@ def scores(output: str) -> Dict[str, float]:
 
 
 @pytest.mark.slow
-def test_its_readme(folder: Path) -> None:
+def test_its_readme(folder: Path, warm_python: WarmPython) -> None:
     smaller = {
         "--arch context_transformer ": f"--arch context_transformer {TINY} ",
         "--arch domain_transformer ": f"--arch domain_transformer {TINY} ",
@@ -55,7 +56,7 @@ def test_its_readme(folder: Path) -> None:
         "fairseq-generate data-bin/X": "fairseq-generate data-bin/X --cpu --num-workers 0 --max-len-b 10",
         "fairseq-interactive data-bin/X": "fairseq-interactive data-bin/X --cpu --max-len-b 10",
     }
-    output = run_block("own mechanism", smaller, folder, EXAMPLE / "README.md")
+    output = run_block("own mechanism", smaller, folder, warm_python, EXAMPLE / "README.md")
 
     for split, times in (("train", 2), ("valid", 2), ("test", 3)):  # the baseline reads no stream
         assert len(re.findall(f"{split}: side streams domain", output)) == times

@@ -11,6 +11,7 @@ from fairseq_ctxgates.commands import gate_labels
 from tests.helpers.corpus import binarize
 from tests.helpers.fairseq_commands import DECODING, GATED, PLAIN, TASK, make_pairs, run, train
 from tests.helpers.pages import DOCS, ROOT, run_block
+from tests.helpers.warm_python import WarmPython
 from tools import options_page
 
 SPLITS = {
@@ -23,14 +24,14 @@ PAGES = [
 
 
 @pytest.mark.slow
-def test_pipeline(tmp_path: Path) -> None:
+def test_pipeline(tmp_path: Path, warm_python: WarmPython) -> None:
     smaller = {
         "--arch rcg_transformer ": "--arch rcg_transformer_tiny ",
         "--max-epoch 30": "--max-epoch 2",
         "--num-epoch-checkpoints 5": "--num-epoch-checkpoints 2",
     }
     binarize(tmp_path / "data-bin" / "X", SPLITS, "de", "en", joined=True)
-    output = run_block("pipeline", smaller, tmp_path)
+    output = run_block("pipeline", smaller, tmp_path, warm_python)
     assert len(re.findall(r"^D-\d+", output, re.MULTILINE)) == 5
     assert "gate_agreement" in output
     assert (tmp_path / "checkpoints/rcg/average.pt").exists()
@@ -38,7 +39,7 @@ def test_pipeline(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_documents(tmp_path: Path) -> None:
+def test_documents(tmp_path: Path, warm_python: WarmPython) -> None:
     smaller = {"--arch isg_transformer ": "--arch isg_transformer_tiny ", "--max-epoch 30": "--max-epoch 2"}
     data = binarize(tmp_path / "data-bin" / "X", SPLITS, "de", "en", joined=True)
     for split, pairs in SPLITS.items():
@@ -46,7 +47,7 @@ def test_documents(tmp_path: Path) -> None:
     (tmp_path / "test.de").write_text("".join(f"{source}\n" for source, _ in SPLITS["test"]))
     train(data, tmp_path / "checkpoints" / "transformer", *PLAIN, "--share-all-embeddings", "--max-epoch", 1)
 
-    output = run_block("documents", smaller, tmp_path, DOCS / "documents.md")
+    output = run_block("documents", smaller, tmp_path, warm_python, DOCS / "documents.md")
 
     generated, typed = output.split("Sentence buffer size:")
     by_row = dict(re.findall(r"^H-(\d+)\t(.*)$", generated, re.MULTILINE))
@@ -59,14 +60,14 @@ def test_documents(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_relations(tmp_path: Path, corenlp_url: str) -> None:
+def test_relations(tmp_path: Path, corenlp_url: str, warm_python: WarmPython) -> None:
     smaller = {"--arch fra_transformer ": "--arch fra_transformer_tiny ", "--max-epoch 30": "--max-epoch 2"}
     sentences = ("the old farmer sells apples .", "a dog chases the cat .", "two children play in the park .")
     text = {split: [(sentences[row % 3], target) for row, (_, target) in enumerate(SPLITS[split])] for split in SPLITS}
     binarize(tmp_path / "data-bin" / "X", text, "en", "de", joined=True)
     (tmp_path / "test.en").write_text("".join(f"{source}\n" for source, _ in text["test"]))
 
-    output = run_block("relations", smaller, tmp_path, DOCS / "relations.md")
+    output = run_block("relations", smaller, tmp_path, warm_python, DOCS / "relations.md")
 
     translations = re.findall(r"^D-(\d+)\t\S+\t(.*)$", output, re.MULTILINE)
     assert len(translations) == 10
@@ -75,7 +76,7 @@ def test_relations(tmp_path: Path, corenlp_url: str) -> None:
 
 
 @pytest.mark.slow
-def test_analyses(tmp_path: Path) -> None:
+def test_analyses(tmp_path: Path, warm_python: WarmPython) -> None:
     smaller = {"--arch rcg_transformer ": "--arch rcg_transformer_tiny --cpu ", "--max-epoch 30": "--max-epoch 1"}
     smaller["--values 0 0.5 1 2"] = "--values 0 1"
     data = binarize(tmp_path / "data-bin" / "X", SPLITS, "de", "en", joined=True)
@@ -88,7 +89,7 @@ def test_analyses(tmp_path: Path) -> None:
             run("generate", data, *TASK, *DECODING, "--path", folder / "checkpoint_best.pt")
         )
 
-    output = run_block("analyses", smaller, tmp_path, DOCS / "analyses.md")
+    output = run_block("analyses", smaller, tmp_path, warm_python, DOCS / "analyses.md")
 
     for name in ("errors", "lengths", "lambda"):
         assert (tmp_path / f"{name}.png").stat().st_size > 10_000

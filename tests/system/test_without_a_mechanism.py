@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any, List
 
@@ -19,6 +17,7 @@ from fairseq_ctxgates.mechanisms import MECHANISMS
 from tests.helpers.corpus import binarize
 from tests.helpers.fairseq_commands import make_pairs
 from tests.helpers.pages import ROOT
+from tests.helpers.warm_python import WarmPython
 
 # By the folder of each mechanism, what turns it on in training.
 OPTIONS = {
@@ -51,7 +50,7 @@ def package_without(room: str, folder: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("room", list(OPTIONS))
-def test_it_trains_and_generates_with_the_others(room: str, tmp_path: Path) -> None:
+def test_it_trains_and_generates_with_the_others(room: str, tmp_path: Path, warm_python: WarmPython) -> None:
     package = package_without(room, tmp_path)
     pairs = {"train": make_pairs(40, 1), "valid": make_pairs(8, 2), "test": make_pairs(8, 3)}
     data = binarize(tmp_path / "data", pairs, "de", "en")
@@ -60,10 +59,10 @@ def test_it_trains_and_generates_with_the_others(room: str, tmp_path: Path) -> N
         rows: List[List[int]] = [[], *([row] for row in range(len(pairs[split.name]) - 1))]
         write_side_stream(split.stream_prefix("preceding"), np.int64, metadata, rows)
         write_side_stream(split.stream_prefix("relation"), np.int32, metadata, [[0, -1]] * len(rows))
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    environment = warm_python.environment(PYTHONPATH=str(tmp_path))
 
     def run(command: str, *arguments: Any) -> str:
-        started = [sys.executable, "-m", f"fairseq_cli.{command}", str(data), "--user-dir", str(package)]
+        started = [warm_python.python, "-m", f"fairseq_cli.{command}", str(data), "--user-dir", str(package)]
         started += ["--task", "context_translation", "--cpu", "--num-workers", "0", *map(str, arguments)]
         done = subprocess.run(started, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         output = done.stdout.decode()

@@ -1,0 +1,198 @@
+"""A Python that has imported fairseq already, for tests that start many programs.
+
+Importing fairseq takes up to ten seconds, which is most of what a command of a page takes in a test. A server imports
+it once; the programs of :attr:`WarmPython.folder` ask the server for a process of their own, which is forked from it,
+has the arguments, folder, variables, input and output of the program that asked, and runs the same code. This package
+is not imported beforehand.
+
+Not for tests of how processes start and end: the process that runs the code is no child of the program.
+"""
+
+from __future__ import annotations
+
+import array
+import atexit
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any, Dict, List, Tuple
+
+SCRIPTS = ("ctxgates", "fairseq-generate", "fairseq-interactive", "fairseq-preprocess", "fairseq-train")
+IMPORTED = ("fairseq", "numba", "sacrebleu")
+HEADER = struct.Struct("!I")
+NUMBER = struct.Struct("!i")
+FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+
+
+class WarmPython:
+    """Starts the server, and programs that ask it: ``python``, and fairseq's and our own commands.
+
+    Args:
+        folder: for the programs and the server's socket
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "bin"
+        self.folder.mkdir()
+        self.python = str(self.folder / "python")
+        address = folder / "socket"
+        for name in ("python", *SCRIPTS):
+            program = self.folder / name
+            program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "{__file__}" "{address}" {name} "$@"\n')
+            program.chmod(0o755)
+        self._server = subprocess.Popen([sys.executable, __file__, str(address)], stdin=subprocess.DEVNULL)
+        while not address.exists():
+            assert self._server.poll() is None, "the server has ended"
+            time.sleep(0.05)
+
+    def environment(self, **variables: str) -> Dict[str, str]:
+        """The variables of this process and these, with the programs first on PATH."""
+        path = os.pathsep.join([str(self.folder), str(Path(sys.executable).parent), os.environ["PATH"]])
+        return {**os.environ, "PATH": path, **variables}
+
+    def close(self) -> None:
+        """Stop the server; it forks no more."""
+        self._server.kill()
+        self._server.wait()
+
+
+# --- the program that asks
+
+
+def ask(address: str, name: str, arguments: List[str]) -> int:
+    """Have the server run a program, and return its exit status; end by the signal that ended it."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(address)
+        request = {"name": name, "arguments": arguments, "folder": os.getcwd(), "environment": dict(os.environ)}
+        content = json.dumps(request).encode()
+        files = array.array("i", [0, 1, 2])
+        connection.sendmsg([HEADER.pack(len(content))], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
+        connection.sendall(content)
+        (process,) = NUMBER.unpack(receive(connection, NUMBER.size))
+        for forwarded in FORWARDED:
+            signal.signal(forwarded, lambda number, _: os.kill(process, number))
+        (status,) = NUMBER.unpack(receive(connection, NUMBER.size))
+    if os.WIFSIGNALED(status):
+        if os.WTERMSIG(status) in FORWARDED:
+            signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
+        os.kill(os.getpid(), os.WTERMSIG(status))
+    return os.WEXITSTATUS(status)
+
+
+def receive(connection: socket.socket, size: int) -> bytes:
+    content = b""
+    while len(content) < size:
+        part = connection.recv(size - len(content))
+        if not part:
+            raise EOFError("the other side has ended")
+        content += part
+    return content
+
+
+# --- the server
+
+
+def serve(address: str) -> None:
+    """Fork a process for each program that asks, and run it there."""
+    for name in IMPORTED:
+        __import__(name)
+    gc.freeze()  # or the first collection of each process would copy all that is here
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen(64)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the keepers
+        while True:
+            connection, _ = listener.accept()
+            if os.fork() == 0:
+                break
+            connection.close()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    with connection:
+        request, files = read_request(connection)
+        process = os.fork()
+        if process != 0:
+            keep(connection, process)
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    run_and_exit(request)
+
+
+def read_request(connection: socket.socket) -> Tuple[Dict[str, Any], array.array]:
+    """What :func:`ask` sent, and the files that it reads and writes."""
+    room = socket.CMSG_LEN(3 * array.array("i").itemsize)
+    header, ancillary, _, _ = connection.recvmsg(HEADER.size, room)
+    (size,) = HEADER.unpack(header)
+    return json.loads(receive(connection, size)), array.array("i", ancillary[0][2])
+
+
+def keep(connection: socket.socket, process: int) -> None:
+    """Tell the program that asked when its process ends; kill that if the program is killed. Does not return."""
+    connection.sendall(NUMBER.pack(process))
+    while True:
+        ended, status = os.waitpid(process, os.WNOHANG)
+        if ended:
+            connection.sendall(NUMBER.pack(status))
+            os._exit(0)
+        if select.select([connection], [], [], 0.02)[0]:
+            os.kill(process, signal.SIGKILL)
+            os._exit(0)
+
+
+def run_and_exit(request: Dict[str, Any]) -> None:
+    """Run a program as Python does, but for taking down what was imported, which takes seconds."""
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
+    sys.stdin = open(0, encoding="utf-8", closefd=False)
+    sys.stdout = open(1, "w", buffering=1 if unbuffered else -1, encoding="utf-8", closefd=False)
+    sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+    status: object = 0
+    try:
+        run(request["name"], request["arguments"])
+    except SystemExit as stop:
+        status = stop.code
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    if not isinstance(status, (int, type(None))):
+        print(status, file=sys.stderr)
+        status = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit(status or 0)
+
+
+def run(name: str, arguments: List[str]) -> None:
+    """Run ``python`` or a script of this environment."""
+    if name != "python":
+        arguments = [str(Path(sys.executable).parent / name), *arguments]
+    is_file = arguments[0] not in ("-m", "-c")
+    sys.path[0] = os.path.dirname(os.path.abspath(arguments[0])) if is_file else os.getcwd()
+    sys.path[1:1] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    sys.argv = arguments if is_file else [arguments[0], *arguments[2:]]
+    if is_file:
+        runpy.run_path(arguments[0], run_name="__main__")
+    elif arguments[0] == "-m":
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        exec(compile(arguments[1], "<string>", "exec"), {"__name__": "__main__"})
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 2:
+        sys.exit(ask(sys.argv[1], sys.argv[2], sys.argv[3:]))
+    serve(sys.argv[1])
