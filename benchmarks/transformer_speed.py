@@ -51,13 +51,13 @@ class System(NamedTuple):
     optimizer: torch.optim.Optimizer
 
 
-def build_system(name: str, arguments: List[str], device: str) -> System:
-    """Build a model, its criterion and Adam from fairseq-train's command line."""
+def build_system(name: str, arguments: List[str], device: str, dtype: torch.dtype = torch.float32) -> System:
+    """Build a model with parameters of a type, its criterion and Adam from fairseq-train's command line."""
     parser = options.get_training_parser()
     cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, arguments))
     task = tasks.setup_task(cfg.task)
     torch.manual_seed(1)
-    model = task.build_model(cfg.model).to(device)
+    model = task.build_model(cfg.model).to(device, dtype)
     return System(name, task, model, task.build_criterion(cfg.criterion), torch.optim.Adam(model.parameters(), lr=1e-4))
 
 
@@ -219,16 +219,20 @@ def report(results: List[Dict[str, Any]], args: argparse.Namespace, size: str) -
 
 def build_systems(args: argparse.Namespace) -> Tuple[System, System]:
     """Stock fairseq's transformer and the architecture of ``--arch``, of the same size."""
+    dtype = torch.bfloat16 if args.bf16 else torch.float32
     common = [args.data, "-s", args.source_lang, "-t", args.target_lang, "--label-smoothing", "0.1"]
     common += ["--max-tokens", str(args.max_tokens), "--share-all-embeddings", *args.size.split()]
     stock = build_system(
-        "transformer", [*common, "--arch", "transformer", "--criterion", "label_smoothed_cross_entropy"], args.device
+        "transformer",
+        [*common, "--arch", "transformer", "--criterion", "label_smoothed_cross_entropy"],
+        args.device,
+        dtype,
     )
     gated = args.arch.startswith("rcg_")
     own = ["--criterion", "gate_regularized_cross_entropy" if gated else "label_smoothed_cross_entropy"]
     own += ["--load-gate-labels"] if gated else []
-    ours = build_system(args.arch, [*common, "--task", "context_translation", "--arch", args.arch, *own], args.device)
-    return stock, ours
+    arguments = [*common, "--task", "context_translation", "--arch", args.arch, *own]
+    return stock, build_system(args.arch, arguments, args.device, dtype)
 
 
 def compare_systems(stock: System, ours: System, args: argparse.Namespace) -> List[Dict[str, Any]]:
@@ -255,13 +259,14 @@ def main() -> None:
     logging.disable(logging.INFO)
     parser = get_parser(__doc__, batches=3)
     parser.add_argument("--arch", default="rcg_transformer", help="architecture beside stock (default: %(default)s)")
+    parser.add_argument("--bf16", action="store_true", help="parameters of both models in bfloat16")
     parser.add_argument("--size", default=SIZE, help="fairseq-train options of both models (default: %(default)s)")
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)
     stock, ours = build_systems(args)
     results = compare_systems(stock, ours, args)
-    report(results, args, args.size)
+    report(results, args, f"{args.size}{' in bfloat16' * args.bf16}")
 
 
 if __name__ == "__main__":

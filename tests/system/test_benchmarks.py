@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -10,8 +11,11 @@ from typing import Any
 
 import pytest
 
+from fairseq_ctxgates.relations.stream import pack_tuples
 from tests.helpers.corpus import binarize
-from tests.helpers.fairseq_commands import make_pairs
+from tests.helpers.fairseq_commands import make_pairs, write_gate_labels, write_relations
+from tests.helpers.pages import ROOT
+from tests.helpers.warm_python import WarmPython
 
 transformer_speed: Any = pytest.importorskip(
     "benchmarks.transformer_speed", reason="counting multiply-adds needs torch 2.3 or later", exc_type=ImportError
@@ -38,6 +42,31 @@ def test_both_models_run_the_same_batches(
         assert result["allowed_by_count"] == 1
         assert result["noise"] >= 0
         assert min(result["ratio_min"], result["ratio_by_processor_time"]) > 0
+
+
+@pytest.mark.slow
+def test_what_is_measured_on_a_gpu(tmp_path: Path, warm_python: WarmPython) -> None:
+    """The script runs on a CPU as well, at a tiny size; what is there is not made again."""
+    data = binarize(tmp_path / "work" / "data-bin", {"train": make_pairs(40, seed=1)}, "en", "de", joined=True)
+    write_gate_labels(data, ["train"], ("en", "de"))
+    write_relations(data, "train", [pack_tuples([[0]])] * 40, ("en", "de"))
+    variables = {"PYTHON": warm_python.python, "ARCHITECTURES": "rcg_transformer fra_transformer", "SIZE": TINY}
+    variables["SPEED_OPTIONS"] = "--blocks 1 --batches 1 --max-tokens 200 --length 3 --device cpu"
+    variables["PYTEST_OPTIONS"] = "-k test_interpolation"
+    command = ["bash", str(ROOT / "benchmarks" / "gpu.sh"), "run", str(tmp_path / "work"), str(tmp_path / "results")]
+
+    def run() -> str:
+        done = subprocess.run(command, env=warm_python.environment(**variables), stdout=subprocess.PIPE, text=True)
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    assert run().count("==") == 5
+    for name in ("speed.rcg_transformer.json", "speed.fra_transformer.bf16.json"):
+        found = json.loads((tmp_path / "results" / name).read_text())
+        assert [result["what"] for result in found["results"]] == ["training", "decoding"]
+        assert ("bfloat16" in found["size"]) == ("bf16" in name)
+    assert "1 passed" in (tmp_path / "results" / "tests.txt").read_text()
+    assert run() == ""
 
 
 @pytest.mark.parametrize("noise", [0.05, 0.2])

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# What is to be measured on a GPU, in one command. Here, with a network, then there, where there may be none:
+#     benchmarks/gpu.sh prepare TEXT_FOLDER [WORK]     English-German data with labels, preceding sentences and relations
+#     benchmarks/gpu.sh run [WORK] [RESULTS]           the tests of every architecture, then speeds beside stock fairseq's
+# TEXT_FOLDER holds {train,valid,test}.{de,en} (or .gz), tokenised. Each step writes what it found as it ends, and is not
+# run again where that is; a step that fails does not stop the others. From the environment: SIZE, fairseq-train's
+# options for the size (default: the base size), ARCHITECTURES (default: one with each mechanism), SPEED_OPTIONS, more
+# options of transformer_speed.py, PYTEST_OPTIONS, and PYTHON, which has fairseq and pytest.
+set -euo pipefail
+[ "${1:-}" = prepare ] && [ $# -ge 2 ] || [ "${1:-}" = run ] || { sed -n '2,8s/^# //p' "$0" >&2; exit 2; }
+here=$(cd "$(dirname "$0")" && pwd)
+export PYTHONPATH=$here/..${PYTHONPATH:+:$PYTHONPATH}
+
+if [ "$1" = prepare ]; then
+    text=$2 work=${3:-.gpu} source=en target=de
+    . "$here/../examples/functions.sh"
+    if [ ! -e "$work/data-bin/dict.de.txt" ]; then
+        copy_text {train,valid,test}.{de,en}
+        binarize_bpe 8000 ""
+    fi
+    data=("$work/data-bin" -s "$source" -t "$target")
+    [ -e "$work/data-bin/train.gate.en-de.json" ] || ctxgates gate-labels "${data[@]}"
+    [ -e "$work/data-bin/train.preceding.en-de.json" ] || ctxgates preceding-sentences "${data[@]}" --one-document
+    [ -e "$work/data-bin/train.relation.en-de.json" ] || ctxgates relations "${data[@]}" --workers 2
+    exit
+fi
+
+work=${2:-.gpu} results=${3:-.gpu/results} failed=""
+mkdir -p "$results"
+
+step() { # NAME COMMAND...: run a command that writes RESULTS/NAME, or, with no file of that name, whose output becomes it
+    local name=$1
+    shift
+    [ ! -e "$results/$name" ] || return 0
+    echo "== $name"
+    "$@" >"$results/$name.log" 2>&1 || { echo "== $name failed: see $results/$name.log" && failed+=" $name" && return 0; }
+    [ -e "$results/$name" ] || mv "$results/$name.log" "$results/$name"
+}
+
+python=${PYTHON:-python3}
+step tests.txt "$python" -m pytest -q -p no:cacheprovider ${PYTEST_OPTIONS:-} "$here/../tests/models/test_mixed_precision.py"
+size=${SIZE:---encoder-layers 6 --decoder-layers 6 --encoder-embed-dim 512 --decoder-embed-dim 512
+    --encoder-ffn-embed-dim 2048 --decoder-ffn-embed-dim 2048 --encoder-attention-heads 8 --decoder-attention-heads 8}
+architectures=${ARCHITECTURES:-context_transformer rcg_transformer isg_transformer fra_transformer car_transformer}
+for precision in "" --bf16; do
+    for arch in $architectures; do
+        name=speed.$arch${precision/--/.}.json
+        step "$name" "$python" "$here/transformer_speed.py" "$work/data-bin" -s en -t de --arch "$arch" --size "$size" \
+            --json "$results/$name" $precision ${SPEED_OPTIONS:-}
+    done
+done
+[ -z "$failed" ] || { echo "== failed:$failed" >&2; exit 1; }
