@@ -14,6 +14,7 @@ import array
 import atexit
 import gc
 import json
+import logging
 import os
 import runpy
 import select
@@ -159,6 +160,7 @@ def run_and_exit(request: Dict[str, Any]) -> None:
     sys.stdin = open(0, encoding="utf-8", closefd=False)
     sys.stdout = open(1, "w", buffering=1 if unbuffered else -1, encoding="utf-8", closefd=False)
     sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+    logging.root.handlers.clear()  # of what was imported; fairseq's commands set the logger up before they import that
     status: object = 0
     try:
         run(request["name"], request["arguments"])

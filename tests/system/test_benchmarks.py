@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 from argparse import Namespace
@@ -33,6 +34,7 @@ def test_both_models_run_the_same_batches(
     options = f"{data} -s de -t en --arch context_transformer --blocks 2 --batches 1 --max-tokens 200 --length 3"
     found: list[list[dict[str, Any]]] = []
     monkeypatch.setattr(transformer_speed, "report", lambda results, *_: found.append(results))
+    monkeypatch.setattr(logging, "disable", lambda level: None)  # which would be for all tests of this process
     monkeypatch.setattr(sys, "argv", ["transformer_speed.py", *options.split(), "--size", TINY, "--device", "cpu"])
     transformer_speed.main()
     (results,) = found
