@@ -19,6 +19,7 @@ from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.locks import exclusive
 from tests.helpers import fairseq_commands as commands
 from tests.helpers.corpus import binarize
+from tests.helpers.warm_python import WarmPython
 
 TRAIN = (*commands.TRAINING, *commands.GATED, "--max-update", "2", "--no-epoch-checkpoints")
 TEST = commands.make_pairs(8, seed=4)
@@ -46,7 +47,16 @@ def sweep(data: Path, save_dir: Path, *options: Any, train: Any = TRAIN) -> Any:
     return json.loads(report.read_text(encoding="utf-8"))
 
 
+@pytest.fixture
+def _starts_fast(warm_python: WarmPython, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainings start without importing fairseq. That they end with the sweep is tested in tests/reliability."""
+    monkeypatch.setattr(
+        "fairseq_ctxgates.analysis.sweep.ending_with_parent", lambda command: [warm_python.python, *command[1:]]
+    )
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("_starts_fast")
 def test_trains_translates_and_compares_what_is_not_there_yet(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -75,6 +85,7 @@ def test_trains_translates_and_compares_what_is_not_there_yet(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_starts_fast")
 def test_a_training_that_fails_shows_the_end_of_its_log(data: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"(?s)failed \(status \d+\).*gate-lambda=x/train.log:\n.*invalid float value"):
         sweep(data, tmp_path / "runs", "--option", "gate-lambda", "--values", "x")
