@@ -1,4 +1,4 @@
-"""Linear layers that a CPU computes by oneDNN, where that is faster."""
+"""Linear layers that a CPU computes by oneDNN, where that is expected to be faster."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +18,7 @@ _is_compiling: Callable[[], bool] = getattr(getattr(torch, "compiler", None), "i
 
 
 def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
-    """torch's ``linear``, the same up to rounding; large products in float32 on a CPU by oneDNN where that is faster.
+    """torch's ``linear``, the same up to rounding; large products in float32 on some CPUs by oneDNN.
 
     Args:
         x: (..., input dim)
@@ -44,10 +44,10 @@ def _is_for_onednn(x: Tensor, weight: Tensor) -> bool:
 
 @lru_cache(maxsize=None)
 def onednn_is_faster() -> bool:
-    """Whether large products are faster by oneDNN, by which torch computes convolutions and LSTMs, than by MKL, to
-    which it leaves matrix products: on x86 processors of other makers than Intel, whose MKL is.
+    """Whether large products are taken to be faster by oneDNN than by MKL, to which torch leaves them: on x86
+    processors of other makers than Intel, whose MKL is.
 
-    A fixed rule, and no measurement at the start: that could differ from run to run, and with it the rounding.
+    A fixed rule, so that the rounding is the same in each run. It does not fit every torch (docs/decisions.md).
     """
     has_both = torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()
     return has_both and maker_of_processor() not in ("GenuineIntel", "")

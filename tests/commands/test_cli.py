@@ -32,6 +32,7 @@ def test_user_dir_is_absolute_from_any_folder_and_imports_nothing_heavy(tmp_path
 
 def test_fairseq_accepts_the_user_dir_also_when_the_package_was_imported_before():
     utils.import_user_module(Namespace(user_dir=ctxgates.user_dir()))
+    assert sys.modules["fairseq_ctxgates"] is fairseq_ctxgates
 
 
 @pytest.mark.parametrize("command", sorted(set(ctxgates.COMMANDS) - {"user-dir"}))
