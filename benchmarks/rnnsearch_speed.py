@@ -3,13 +3,13 @@
     python -m benchmarks.rnnsearch_speed data-bin/X -s de -t en [--json speed.json]
 
 ``lstm`` has a bidirectional encoder and, like RNNSearch, one layer each in encoder and decoder and the same embedding
-and hidden sizes. The method is that of ``transformer_speed.py``. Multiply-adds are counted on the CPU without oneDNN,
-because the counter does not see oneDNN's products. The element-wise work of attention (tanh in RNNSearch, products in
-``lstm``) is not counted. Needs torch 2.1 or later, for its counter.
+and hidden sizes. The method is that of ``transformer_speed.py``. Multiply-adds are counted on the CPU; the
+element-wise work of attention (tanh in RNNSearch, products in ``lstm``) is not.
 """
 
 import argparse
 import logging
+from functools import partial
 from typing import Any, Callable, Dict, List
 
 import torch
@@ -59,12 +59,6 @@ def add_preceding(batches: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
     return batches
 
 
-def count(run: Callable[[], Any]) -> int:
-    """The multiply-adds of a call, LSTM layers included."""
-    with torch.backends.mkldnn.flags(enabled=False):
-        return multiply_adds(run)
-
-
 def compare_pair(args: argparse.Namespace, names: List[str]) -> List[Dict[str, Any]]:
     """The speeds of training and decoding of two systems."""
     size = f"--encoder-embed-dim {args.embed_dim} --encoder-hidden-size {args.hidden_size} "
@@ -82,8 +76,8 @@ def compare_pair(args: argparse.Namespace, names: List[str]) -> List[Dict[str, A
     decoding = add_preceding(first_batches(first.task, 1, args.max_tokens // args.beam, "cpu"))
     counts: Dict[str, Dict[str, int]] = {"training": {}, "decoding": {}}
     for system in (first, second):
-        counts["training"][system.name] = sum(3 * count(lambda: forward(system, batch)) for batch in training)  # noqa: B023
-        counts["decoding"][system.name] = count(lambda: decode(system, decoding, args.beam, args.length))  # noqa: B023
+        counts["training"][system.name] = sum(3 * multiply_adds(partial(forward, system, batch)) for batch in training)
+        counts["decoding"][system.name] = multiply_adds(partial(decode, system, decoding, args.beam, args.length))
         system.model.to(args.device)
     training, decoding = utils.apply_to_sample(lambda x: x.to(args.device), [training, decoding])
     runs: Dict[str, Callable[[System], int]] = {

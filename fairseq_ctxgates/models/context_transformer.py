@@ -38,6 +38,7 @@ from fairseq_ctxgates.models.presets import register_presets
 from fairseq_ctxgates.models.transformer_config import ContextTransformerConfig, transformer_config
 from fairseq_ctxgates.modules.attention import IncrementalState
 from fairseq_ctxgates.modules.dropout import replace_dropout
+from fairseq_ctxgates.modules.linear import replace_linear
 from fairseq_ctxgates.parts import embed_words
 
 # What fairseq's encoder returns; mechanisms add to it.
@@ -337,10 +338,13 @@ class ContextTransformerModel(ContextModel, TransformerModelBase):
         Raises:
             UserError: options contradict each other, would do nothing, or contradict the task.
         """
-        model = super().build_model(transformer_config(cfg), task)
+        config = transformer_config(cfg)
+        model = super().build_model(config, task)
         model.check_task(task)
         model.pending_warm_start = cfg.warm_start
         replace_dropout(model)
+        if not config.quant_noise.scalar:  # which fairseq puts on linear layers of torch's own class
+            replace_linear(model)
         return model
 
     @classmethod

@@ -1,5 +1,6 @@
-"""Linear layers that a CPU computes by oneDNN, where that is expected to be faster."""
+"""Linear layers that a CPU computes by oneDNN, where torch's MKL is slow."""
 
+import re
 from functools import lru_cache
 from pathlib import Path
 from typing import Callable, Optional
@@ -44,13 +45,20 @@ def _is_for_onednn(x: Tensor, weight: Tensor) -> bool:
 
 @lru_cache(maxsize=None)
 def onednn_is_faster() -> bool:
-    """Whether large products are taken to be faster by oneDNN than by MKL, to which torch leaves them: on x86
-    processors of other makers than Intel, whose MKL is.
+    """Whether large products are faster by oneDNN than by torch's MKL: on x86 processors of other makers than Intel,
+    for which MKL before 2021 (torch before 2.0) has no fast code.
 
-    A fixed rule, so that the rounding is the same in each run. It does not fit every torch (docs/decisions.md).
+    A rule, and no measurement at the start, so that the rounding is the same in each run. What it rests on was measured
+    (docs/decisions.md).
     """
     has_both = torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()
-    return has_both and maker_of_processor() not in ("GenuineIntel", "")
+    return has_both and maker_of_processor() not in ("GenuineIntel", "") and 0 < year_of_mkl() < 2021
+
+
+def year_of_mkl() -> int:
+    """The year in the version of torch's MKL; 0 where torch does not say it."""
+    match = re.search(r"Math Kernel Library Version (\d+)", torch.__config__.show())
+    return int(match.group(1)) if match else 0
 
 
 def maker_of_processor() -> str:

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from fairseq_ctxgates.modules import linear as module
-from fairseq_ctxgates.modules.linear import Linear, linear, maker_of_processor, onednn_is_faster
+from fairseq_ctxgates.modules.linear import Linear, linear, maker_of_processor, onednn_is_faster, year_of_mkl
 
 AMD = "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 25\n\nprocessor\t: 1\nvendor_id\t: AuthenticAMD\n"
 needs_onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
@@ -22,10 +22,11 @@ def _no_memory_of_processors() -> Iterator[None]:
     onednn_is_faster.cache_clear()
 
 
-def pretend(monkeypatch: pytest.MonkeyPatch, maker: str) -> None:
-    """On a processor of another maker, with MKL."""
+def pretend(monkeypatch: pytest.MonkeyPatch, maker: str, year_of_mkl: int = 2020) -> None:
+    """On a processor of another maker, with an MKL of that year."""
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     monkeypatch.setattr(module, "maker_of_processor", lambda: maker)
+    monkeypatch.setattr(module, "year_of_mkl", lambda: year_of_mkl)
     onednn_is_faster.cache_clear()
 
 
@@ -70,12 +71,32 @@ def test_large_products_are_onednns(monkeypatch: pytest.MonkeyPatch, maker: str)
 @needs_onednn
 def test_where_mkl_is_fast_or_missing_all_products_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     x, weight = torch.randn(64, 256, requires_grad=True), torch.randn(512, 256)
-    for maker in ("GenuineIntel", ""):
-        pretend(monkeypatch, maker)
+    for maker, year in (("GenuineIntel", 2020), ("", 2020), ("AuthenticAMD", 2021), ("AuthenticAMD", 2024)):
+        pretend(monkeypatch, maker, year)
         assert not is_by_onednn(x, weight)
     pretend(monkeypatch, "AuthenticAMD")
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: False)
     assert not is_by_onednn(x, weight)
+
+
+@pytest.mark.parametrize(
+    "line, year",
+    [
+        ("Intel(R) Math Kernel Library Version 2020.0.0 Product Build 20191122 for Intel(R) 64 architecture", 2020),
+        (
+            "Intel(R) oneAPI Math Kernel Library Version 2024.2-Product Build 20240605 for Intel(R) 64 architecture",
+            2024,
+        ),
+        ("OpenMP 201511 (a.k.a. OpenMP 4.5)", 0),
+    ],
+)
+def test_year_of_mkl(monkeypatch: pytest.MonkeyPatch, line: str, year: int) -> None:
+    monkeypatch.setattr(torch.__config__, "show", lambda: f"PyTorch built with:\n  - GCC 7.3\n  - {line}\n")
+    assert year_of_mkl() == year
+
+
+def test_this_torch_says_the_year_of_its_mkl() -> None:
+    assert (year_of_mkl() > 2000) == torch.backends.mkl.is_available()
 
 
 @needs_onednn

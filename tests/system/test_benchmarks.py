@@ -12,15 +12,13 @@ from typing import Any
 
 import pytest
 
+from benchmarks import transformer_speed
 from fairseq_ctxgates.relations.stream import pack_tuples
 from tests.helpers.corpus import binarize
 from tests.helpers.fairseq_commands import make_pairs, write_gate_labels, write_relations
 from tests.helpers.pages import ROOT
 from tests.helpers.warm_python import WarmPython
 
-transformer_speed: Any = pytest.importorskip(
-    "benchmarks.transformer_speed", reason="counting multiply-adds needs torch 2.3 or later", exc_type=ImportError
-)
 TINY = (
     "--encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 8 --decoder-embed-dim 8 --encoder-ffn-embed-dim 8 "
     "--decoder-ffn-embed-dim 8 --encoder-attention-heads 1 --decoder-attention-heads 1"
@@ -41,7 +39,7 @@ def test_both_models_run_the_same_batches(
     assert [result["what"] for result in results] == ["training", "decoding"]
     for result in results:
         assert list(result["tokens_per_second"]) == ["transformer", "context_transformer"]
-        assert result["allowed_by_count"] == 1
+        assert result["allowed_by_count"] == (1 if transformer_speed.CAN_COUNT else None)
         assert result["noise"] >= 0
         assert min(result["ratio_min"], result["ratio_by_processor_time"]) > 0
 
