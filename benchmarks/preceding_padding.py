@@ -1,6 +1,8 @@
 """How much padding there is in batches with preceding sentences, in our order of sentences and in fairseq's.
 
-python benchmarks/preceding_padding.py data-bin/X -s en -t de [--gen-subset train] [--max-tokens 4096]
+python benchmarks/preceding_padding.py data-bin/X -s en -t de [--gen-subset train] [--max-tokens 4096] [--number 3]
+
+*preceding* is what the decoder's attention reads, *encoded* what the encoder reads of it, in groups of like length.
 """
 
 import argparse
@@ -10,22 +12,28 @@ from typing import Any, List
 import numpy as np
 from fairseq import options, tasks
 from fairseq.data import data_utils
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
-import fairseq_ctxgates.tasks  # noqa: F401  registers the task
+import fairseq_ctxgates.models
+import fairseq_ctxgates.tasks  # noqa: F401  both register themselves with fairseq
 
 INPUTS = {"source": "src_tokens", "preceding": "preceding_tokens", "target": "prev_output_tokens"}
 
 
 def measure(task: Any, split: str, max_tokens: int) -> List[str]:
-    """The number of batches, and for each input the ratio of all positions to those that are not padding."""
-    padded, real, number = dict.fromkeys(INPUTS, 0), dict.fromkeys(INPUTS, 0), 0
+    """The number of batches, and for each input, and for what is encoded of preceding sentences, the ratio of all
+    positions to those that are not padding."""
+    padded, real, number, encoded = dict.fromkeys(INPUTS, 0), dict.fromkeys(INPUTS, 0), 0, 0
     epoch = task.get_batch_iterator(task.dataset(split), max_tokens=max_tokens, required_batch_size_multiple=8)
     for batch in epoch.next_epoch_itr():
         number += 1
         for name, key in INPUTS.items():
             padded[name] += batch["net_input"][key].numel()
             real[name] += int(batch["net_input"][key].ne(task.source_dictionary.pad()).sum())
-    return [str(number), *(f"{padded[name] / real[name]:.3f}" for name in INPUTS)]
+        groups = batch["net_input"].get("preceding_groups", [batch["net_input"]["preceding_tokens"]])
+        encoded += sum(group.numel() for group in groups)
+    ratios = [padded[name] / real[name] for name in INPUTS]
+    return [str(number), *(f"{ratio:.3f}" for ratio in (*ratios, encoded / real["preceding"]))]
 
 
 def main() -> None:
@@ -37,14 +45,16 @@ def main() -> None:
     parser.add_argument("-t", "--target-lang", required=True)
     parser.add_argument("--gen-subset", default="train", metavar="SPLIT")
     parser.add_argument("--max-tokens", type=int, nargs="+", default=[2048, 4096])
+    parser.add_argument("--number", type=int, default=1, help="how many preceding sentences the model reads")
     args = parser.parse_args()
     arguments = [args.data, "-s", args.source_lang, "-t", args.target_lang, "--task", "context_translation"]
-    task_args = options.parse_args_and_arch(
-        options.get_training_parser(), [*arguments, "--arch", "isg_transformer", "--load-preceding-sentences"]
-    )
-    print("| order | --max-tokens | batches | " + " | ".join(INPUTS) + " |\n" + "|" + " --- |" * 6)
+    arguments += ["--arch", "isg_transformer_tiny", "--load-preceding-sentences"]
+    arguments += ["--inter-sentence-context", str(args.number)]
+    cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), arguments))
+    print("| order | --max-tokens | batches | " + " | ".join([*INPUTS, "encoded"]) + " |\n" + "|" + " --- |" * 7)
     for order in ("fairseq's", "ours"):
-        task = tasks.setup_task(task_args)
+        task = tasks.setup_task(cfg.task)
+        task.build_model(cfg.model)  # which says how many preceding sentences it reads
         task.load_dataset(args.gen_subset)
         dataset = task.dataset(args.gen_subset)
         if order == "fairseq's":

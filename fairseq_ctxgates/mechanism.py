@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Callable, ClassVar, Collection, Dict, Generic, Mapping, NamedTuple, Optional, Tuple, Type
+from typing import Callable, ClassVar, Collection, Dict, Generic, Mapping, NamedTuple, Optional, Sequence, Tuple, Type
 
+import torch
 from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
 from fairseq.modules import MultiheadAttention
@@ -16,6 +17,7 @@ from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.parts import (
     Connection,
     EmbeddingPart,
+    EncodingPart,
     RecurrentConnection,
     RecurrentSourcePart,
     RecurrentWidths,
@@ -44,6 +46,38 @@ class EncoderInput(NamedTuple):
         if self.inputs.get(name) is None:
             raise ValueError(f"net_input has no {name}: is this the task context_translation?")
         return self.inputs[name]
+
+
+class Sentences(NamedTuple):
+    """Further sentences to encode for each source, each by itself.
+
+    ``tokens``: (batch, length), padded; a row is one sentence, or several where there are ``groups``. ``groups``: the
+    places of the sentences' tokens in the flattened rows, for each group (sentences, their length); after the end of a
+    sentence the number of all places. ``distances``: of the rows' sentences, (batch, length), from 1; 0 for what
+    attention shall not see, such as padding. None: what attention shall not see is padding.
+    """
+
+    tokens: Tensor
+    groups: Sequence[Tensor] = ()
+    distances: Optional[Tensor] = None
+
+    def members(self, group: Tensor, padding_idx: int) -> Tensor:
+        """The tokens of a group's sentences, (sentences, their length)."""
+        tokens = torch.nn.functional.pad(self.tokens.flatten(), (0, 1), value=padding_idx)
+        return tokens[group]
+
+    def padding_mask(self, padding_idx: int) -> Tensor:
+        """(batch, length), true where attention shall not see."""
+        return self.tokens.eq(padding_idx) if self.distances is None else self.distances.eq(0)
+
+    def arrange(self, encodings: Sequence[Tensor]) -> Tensor:
+        """The encodings of the groups, (sentences, their length, width) each, in the places of the rows, (batch,
+        length, width); zero at padding."""
+        width = encodings[0].size(-1)
+        places = torch.cat([group.flatten() for group in self.groups])
+        rows = encodings[0].new_zeros(self.tokens.numel() + 1, width)
+        rows = rows.index_copy(0, places, torch.cat([encoding.flatten(0, 1) for encoding in encodings]))
+        return rows[:-1].view(*self.tokens.shape, width)
 
 
 class Mechanism(Generic[Options]):
@@ -130,6 +164,11 @@ class Mechanism(Generic[Options]):
         return ()
 
     @property
+    def context_size(self) -> int:
+        """How many preceding sentences the model's input needs."""
+        return 1
+
+    @property
     def unread_streams(self) -> Tuple[str, ...]:
         """The names of side streams that may be loaded although an ablation does not read them."""
         return ()
@@ -146,10 +185,10 @@ class Mechanism(Generic[Options]):
         the Transformer only."""
         return {}
 
-    def sentences(self, given: EncoderInput) -> Dict[str, Tensor]:
-        """Further sentences to encode, (batch, length), padded. The encoding of the sentences named ``x`` is added as
-        ``x_out``, (length, batch, embed dim), on RNNSearch (sentences, length, context dim), and the padding mask as
-        ``x_padding_mask``. On RNNSearch the beams of a sentence share its encoding."""
+    def sentences(self, given: EncoderInput) -> Dict[str, Sentences]:
+        """Further sentences to encode. The encoding of those named ``x`` is added as ``x_out``, (length, batch, embed
+        dim), on RNNSearch (sentences, length, context dim), and the padding mask as ``x_padding_mask``. On RNNSearch
+        the beams of a sentence share its encoding."""
         return {}
 
     def tensors(self, given: EncoderInput) -> Dict[str, Tensor]:
@@ -158,6 +197,10 @@ class Mechanism(Generic[Options]):
         return {}
 
     # --- the parts, None in a place where the mechanism has none
+
+    def encoding_parts(self, width: int) -> Mapping[str, EncodingPart]:
+        """The parts for the encodings, of this width, of further sentences, by the names of these."""
+        return {}
 
     def embedding_part(
         self, coder: str, embed_dim: int, dictionary: Dictionary, embed_scale: float

@@ -1,8 +1,8 @@
 """The parts that mechanisms add to a model, by their place in it.
 
-There are three places: the embeddings, the source context of a decoder layer, and the connection of source and target
-context. The recurrent decoder of RNNSearch has the last two in its cell, in a form in which everything that does not
-depend on the state is computed before the first step.
+There are four places: the embeddings, the encodings of further sentences, the source context of a decoder layer, and
+the connection of source and target context. The recurrent decoder of RNNSearch has the last two in its cell, in a form
+in which everything that does not depend on the state is computed before the first step.
 """
 
 from __future__ import annotations
@@ -113,6 +113,25 @@ def embed_words(
         wanted = min(tokens.size(1), 1 + sum(history[number:])) if last_only else tokens.size(1)
         embeddings = part(embeddings, tokens[:, -embeddings.size(1) :], wanted)
     return embeddings
+
+
+# --- the encodings of further sentences
+
+
+class EncodingPart(Part):
+    """Changes the encodings of further sentences."""
+
+    @abstractmethod
+    def forward(self, states: Tensor, distances: Optional[Tensor]) -> Tensor:
+        """
+        Args:
+            states: (batch, length, width)
+            distances: of the states' sentences, (batch, length), from 1, and 0 for what attention shall not see; None:
+                all are of the nearest sentence
+
+        Returns:
+            the changed states, of the same shape
+        """
 
 
 # --- the Transformer's decoder layer

@@ -47,7 +47,7 @@ class Domains(SideStream[DomainStreamOptions]):
         return cls.name in required
 
     @classmethod
-    def from_interactive_lines(cls, dataset: Any, _: Any, options: DomainStreamOptions, task: Any) -> "Domains":
+    def from_interactive_lines(cls, dataset: Any, _: Any, options: Any, task: Any, context_size: int = 1) -> "Domains":
         return cls([[options.interactive_domain]] * len(dataset), dataset, options, task)
 
     def add_to_batch(self, batch: Dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """Make the quick start's parallel corpus: toy English to toy German, from a seed.
 
-Every document has five sentences. Some of their words can be translated only with what one of this project's methods
+Every document has seven sentences. Some of their words can be translated only with what one of this project's methods
 reads or learns; ``README.md`` says what is expected of which model:
 
 ===================  ==========================================  ================================================
@@ -8,6 +8,8 @@ construction         example                                     what decides th
 ===================  ==========================================  ================================================
 preceding sentence   we visit lakes . / we see small cranes .    the topic of the sentence before: ``kraniche``
                                                                  (birds) after nature, ``kräne`` after industry
+distant sentence     they visit lakes . / … / they see small     the topic of the sentence before the one before:
+                     bats .                                      ``fledermäuse`` (animals), or ``schläger`` to hit
 relations            farmers judges buy wash lamps boxes .       the relation tuples, and nothing else: who buys
                                                                  and who washes, and what
 collocation trap     nurses milk cows often .                    the source; but in training ``melken`` takes
@@ -60,6 +62,14 @@ AMBIGUOUS_WORDS = {  # after nature, after industry
     "pikes": ("hechte", "spieße"),
     "mice": ("mäuse", "computermäuse"),
     "bugs": ("käfer", "programmfehler"),
+}
+DISTANT_WORDS = {  # the same, with another sentence between
+    "bats": ("fledermäuse", "schläger"),
+    "moles": ("maulwürfe", "molen"),
+    "horns": ("hörner", "hupen"),
+    "shells": ("muscheln", "granaten"),
+    "trunks": ("baumstämme", "koffer"),
+    "springs": ("quellen", "federn"),
 }
 ADJECTIVES = {
     "small": "kleine", "big": "große", "old": "alte", "new": "neue", "heavy": "schwere",
@@ -143,19 +153,23 @@ def shuffled(rng: random.Random, items: Sequence[T]) -> List[T]:
     return [items[i] for i in sorted(range(len(items)), key=keys.__getitem__)]
 
 
-def topic_sentence(verb: str, topic: str) -> Sentence:
-    """A sentence whose topic decides what the ambiguous word of the next one means."""
+def topic_sentence(verb: str, topic: str, distant: bool = False) -> Sentence:
+    """A sentence whose topic decides what the ambiguous word of the next one means, or of the one after that."""
     translation = NATURE_TOPICS.get(topic) or INDUSTRY_TOPICS[topic]
-    return Sentence(f"we {verb} {topic} .", f"wir {TOPIC_VERBS[verb]} {translation} .")
+    source, target = ("they", "sie") if distant else ("we", "wir")
+    return Sentence(f"{source} {verb} {topic} .", f"{target} {TOPIC_VERBS[verb]} {translation} .")
 
 
 def ambiguous_sentence(adjective: str, word: str, topic: str) -> Sentence:
-    """A sentence whose last word has a translation for each class of topics; the preceding sentence names the topic."""
-    nature, industry = AMBIGUOUS_WORDS[word]
+    """A sentence whose last word has a translation for each class of topics; the preceding sentence names the topic, or
+    the one before that."""
+    distant = word in DISTANT_WORDS
+    nature, industry = DISTANT_WORDS[word] if distant else AMBIGUOUS_WORDS[word]
     sense, rival = (nature, industry) if topic in NATURE_TOPICS else (industry, nature)
+    source, target = ("they", "sie") if distant else ("we", "wir")
     return Sentence(
-        f"we see {adjective} {word} .",
-        f"wir sehen {ADJECTIVES[adjective]} {sense} .",
+        f"{source} see {adjective} {word} .",
+        f"{target} sehen {ADJECTIVES[adjective]} {sense} .",
         probed=(Probed(4, sense, rival),),
     )
 
@@ -244,34 +258,50 @@ def draw_unknown(rng: random.Random) -> Sentence:
 
 
 def draw_document(rng: random.Random) -> Document:
-    """Five sentences: a topic with the ambiguous sentence after it, and one of each other construction."""
-    topic = pick(rng, [*NATURE_TOPICS, *INDUSTRY_TOPICS])
-    parts = [
-        [
-            topic_sentence(pick(rng, list(TOPIC_VERBS)), topic),
-            ambiguous_sentence(pick(rng, list(ADJECTIVES)), pick(rng, list(AMBIGUOUS_WORDS)), topic),
-        ],
-        [relation_sentence(draw_relation_words(rng), rng.random() < 0.5, rng.random() < 0.5)],
-        [draw_collocation(rng)],
-        [draw_unknown(rng)],
+    """Seven sentences: a topic with the ambiguous sentence after it, one of each other construction, and around one of
+    these a topic and the ambiguous sentence that it decides."""
+    others = [
+        relation_sentence(draw_relation_words(rng), rng.random() < 0.5, rng.random() < 0.5),
+        draw_collocation(rng),
+        draw_unknown(rng),
     ]
+    between, *rest = shuffled(rng, others)
+    topic, ambiguous = draw_topic(rng, distant=False)
+    distant_topic, distant_ambiguous = draw_topic(rng, distant=True)
+    parts = [[topic, ambiguous], [distant_topic, between, distant_ambiguous], *([sentence] for sentence in rest)]
     return [sentence for part in shuffled(rng, parts) for sentence in part]
 
 
-def preceding_probe(rng: random.Random, seen: Set[Tuple[str, str]]) -> Iterator[Document]:
-    """Minimal pairs: two documents, of a nature topic and an industry topic, that end with the same source sentence.
+def draw_topic(rng: random.Random, distant: bool) -> Tuple[Sentence, Sentence]:
+    """A topic, and an ambiguous sentence that it decides."""
+    topic = pick(rng, [*NATURE_TOPICS, *INDUSTRY_TOPICS])
+    words = list(DISTANT_WORDS if distant else AMBIGUOUS_WORDS)
+    return (
+        topic_sentence(pick(rng, list(TOPIC_VERBS)), topic, distant),
+        ambiguous_sentence(pick(rng, list(ADJECTIVES)), pick(rng, words), topic),
+    )
+
+
+def preceding_probe(rng: random.Random, seen: Set[Tuple[str, str]], distant: bool) -> Iterator[Document]:
+    """Minimal pairs: two documents, of a nature topic and an industry topic, that are else the same source sentences.
 
     Args:
-        seen: pairs of adjacent source sentences of the training text, which no document of the probe may be
+        seen: topic sentences and the ambiguous ones they decide in the training text, which no document of the probe
+            may have
+        distant: whether another sentence, the same for both, is between them
     """
-    for adjective, word in itertools.product(ADJECTIVES, AMBIGUOUS_WORDS):
+    for adjective, word in itertools.product(ADJECTIVES, DISTANT_WORDS if distant else AMBIGUOUS_WORDS):
         made = 0
         while made < PRECEDING_PROBES_PER_SENTENCE:
             verb = pick(rng, list(TOPIC_VERBS))
             topics = [pick(rng, list(table)) for table in (NATURE_TOPICS, INDUSTRY_TOPICS)]
-            pair = [[topic_sentence(verb, topic), ambiguous_sentence(adjective, word, topic)] for topic in topics]
-            if not any((first.source, second.source) in seen for first, second in pair):
-                # Topic sentences are only context of the probed sentences: they are not probed themselves.
+            # Topic sentences and what is between are only context of the probed sentences, and not probed themselves.
+            between = [draw_collocation(rng)._replace(probed=())] if distant else []
+            pair = [
+                [topic_sentence(verb, topic, distant), *between, ambiguous_sentence(adjective, word, topic)]
+                for topic in topics
+            ]
+            if not any((document[0].source, document[-1].source) in seen for document in pair):
                 yield from pair
                 made += 1
 
@@ -307,8 +337,10 @@ def make_corpus(seed: int) -> Dict[str, List[Document]]:
     corpus = {split: [draw_document(rng) for _ in range(number)] for split, number in DOCUMENTS.items()}
     train = corpus["train"]
     adjacent = {(a.source, b.source) for document in train for a, b in zip(document, document[1:])}
+    distant = {(a.source, b.source) for document in train for a, b in zip(document, document[2:])}
     sources = {sentence.source for document in train for sentence in document}
-    corpus["probe-preceding"] = list(preceding_probe(rng, adjacent))
+    corpus["probe-preceding"] = list(preceding_probe(rng, adjacent, distant=False))
+    corpus["probe-distant"] = list(preceding_probe(rng, distant, distant=True))
     corpus["probe-relations"] = list(relation_probe(rng, sources))
     corpus["probe-collocation"] = list(collocation_probe(rng))
     corpus["probe-unknown"] = list(unknown_probe())

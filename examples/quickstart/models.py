@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple, Tuple
 
 # The test sets in the order of fairseq-preprocess --testpref, which names them test, test1, test2, ...
-TEST_SETS = ("test", "probe-preceding", "probe-relations", "probe-collocation", "probe-unknown")
+TEST_SETS = ("test", "probe-preceding", "probe-distant", "probe-relations", "probe-collocation", "probe-unknown")
 PROBES = {name: f"test{number}" for number, name in enumerate(TEST_SETS) if name.startswith("probe-")}
 # Split of the data directory, and the name of its files in the corpus.
 SPLITS = [("train", "train"), ("valid", "valid"), ("test", "test"), *((split, name) for name, split in PROBES.items())]
@@ -74,6 +74,12 @@ MODELS = (
         f"--task context_translation --load-preceding-sentences --arch isg_transformer {PLAIN_LOSS}",
         streams=("preceding sentences",),
         ablations=(("preceding is NULL", "{'inter_sentence_ablation': 'null'}"),),
+    ),
+    Model(
+        "two preceding sentences",
+        "--task context_translation --load-preceding-sentences --arch isg_transformer --inter-sentence-context 2 "
+        f"{PLAIN_LOSS}",
+        streams=("preceding sentences",),
     ),
     Model(
         "relations",

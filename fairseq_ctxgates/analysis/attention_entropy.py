@@ -59,6 +59,7 @@ class SentenceEntropy:
     tokens: of the target, end of sentence included
     layers: the numbers of the layers that attend to the preceding sentence
     bits: H, (layers, target length)
+    shares: how much of the attention each preceding sentence has, the nearest first, (layers, N)
     """
 
     number: int
@@ -67,6 +68,7 @@ class SentenceEntropy:
     tokens: List[str]
     layers: List[int]
     bits: np.ndarray
+    shares: np.ndarray
 
     @property
     def kind(self) -> str:
@@ -88,6 +90,7 @@ class EntropySummary:
     sentences, target_tokens: how many there are
     mean_bits, standard_deviation: over the target tokens; None if there are no sentences
     share_of_even: the mean of H / log2 n; None if there are no sentences
+    shares: how much of the attention each preceding sentence has, the nearest first, the mean over the sentences
     """
 
     kind: str
@@ -97,6 +100,7 @@ class EntropySummary:
     mean_bits: Optional[float] = None
     standard_deviation: Optional[float] = None
     share_of_even: Optional[float] = None
+    shares: Tuple[float, ...] = ()
 
 
 def summarize(sentences: Sequence[SentenceEntropy]) -> List[EntropySummary]:
@@ -109,10 +113,14 @@ def summarize(sentences: Sequence[SentenceEntropy]) -> List[EntropySummary]:
             continue
         bits = np.concatenate([sentence.bits for sentence in chosen], axis=1)
         even = np.concatenate([np.full(len(sentence.tokens), sentence.even_bits) for sentence in chosen])
-        rows: List[Tuple[Optional[int], np.ndarray]] = list(zip(chosen[0].layers, bits[:, None]))
-        for layer, values in [*rows, (None, bits)] if len(rows) > 1 else rows:
+        shares = np.mean([sentence.shares for sentence in chosen], axis=0)
+        rows: List[Tuple[Optional[int], np.ndarray, np.ndarray]] = list(zip(chosen[0].layers, bits[:, None], shares))
+        for layer, values, of_layer in [*rows, (None, bits, shares.mean(axis=0))] if len(rows) > 1 else rows:
             mean, deviation, share = float(values.mean()), float(values.std()), float((values / even).mean())
-            summaries.append(EntropySummary(kind, layer, len(chosen), len(even), mean, deviation, share))
+            summary = EntropySummary(
+                kind, layer, len(chosen), len(even), mean, deviation, share, tuple(map(float, of_layer))
+            )
+            summaries.append(summary)
     return summaries
 
 
@@ -134,31 +142,54 @@ def check_model(inference: Inference) -> None:
 
 
 @torch.no_grad()
-def read_entropies(inference: Inference, batch: Batch) -> Dict[int, Tensor]:
-    """H in bits, (batch, target length), by the number of the layer."""
+def read_attention(inference: Inference, batch: Batch) -> Dict[int, Tensor]:
+    """Attention over the preceding sentences, (heads, batch, target length, their length), by the number of the
+    layer."""
     _, extra = inference.model(**batch["net_input"], returns=("preceding_attention",))
     weights: Dict[int, Tensor] = extra["preceding_attention"]
-    return {layer: attention_entropy(attention) for layer, attention in weights.items()}
+    return weights
+
+
+def attention_shares(attention: Tensor, distances: Tensor, target_mask: Tensor, number: int) -> Tensor:
+    """How much of the attention the sentence of each distance has, (batch, number), in the mean over target tokens.
+
+    Args:
+        attention: (heads, batch, target length, preceding length)
+        distances: (batch, preceding length), from 1
+        target_mask: (batch, target length), true at tokens
+        number: of preceding sentences
+    """
+    of_tokens = (attention.float().mean(dim=0) * target_mask.unsqueeze(-1)).sum(dim=1)
+    mean = of_tokens / target_mask.sum(dim=1, keepdim=True)
+    return torch.stack([(mean * distances.eq(distance)).sum(dim=1) for distance in range(1, number + 1)], dim=1)
 
 
 def sentence_entropies(inference: Inference, batch: Batch) -> Iterator[SentenceEntropy]:
     """The entropies of each sentence of a batch."""
     encoder, source = inference.model.encoder, inference.task.source_dictionary
     target_dictionary = inference.task.target_dictionary
-    entropies = read_entropies(inference, batch)
-    bits = torch.stack([entropies[layer] for layer in sorted(entropies)]).cpu().double().numpy()
+    attention = read_attention(inference, batch)
+    layers = sorted(attention)
+    bits = torch.stack([attention_entropy(attention[layer]) for layer in layers]).cpu().double().numpy()
     given = EncoderInput(batch["net_input"]["src_tokens"], batch["net_input"], source, int(encoder.max_positions()))
-    encoded = inter_sentence(inference).sentences(given)["preceding"]
-    for row, (number, target, preceding) in enumerate(zip(batch["id"].tolist(), batch["target"], encoded)):
+    mechanism = inter_sentence(inference)
+    read = mechanism.sentences(given)["preceding"]
+    distances = torch.ones_like(read.tokens) if read.distances is None else read.distances
+    is_token = batch["target"].ne(target_dictionary.pad())
+    shares = torch.stack(
+        [attention_shares(attention[layer], distances, is_token, mechanism.context_size) for layer in layers]
+    )
+    for row, (number, target, preceding) in enumerate(zip(batch["id"].tolist(), batch["target"], read.tokens)):
         tokens = target[target != target_dictionary.pad()]
-        preceding = preceding[preceding != source.pad()]
+        preceding = preceding[~read.padding_mask(source.pad())[row]]
         yield SentenceEntropy(
             number=number + 1,
             preceding=source.string(preceding) if (preceding != source.eos()).any() else None,
             preceding_tokens=len(preceding),
             tokens=[target_dictionary[token] for token in tokens.tolist()],
-            layers=sorted(entropies),
+            layers=layers,
             bits=bits[:, row, : len(tokens)],
+            shares=shares[:, row].cpu().double().numpy(),
         )
 
 
@@ -218,8 +249,28 @@ def summary_table(summaries: Sequence[EntropySummary]) -> Table:
     rows: List[List[Cell]] = []
     for summary in summaries:
         values = {**asdict(summary), "layer": "all" if summary.layer is None else summary.layer}
-        rows.append([*values.values()])
+        rows.append([value for name, value in values.items() if name != "shares"])
     return Table(columns, rows)
+
+
+def share_table(summaries: Sequence[EntropySummary]) -> Table:
+    """A row for each summary of sentences with ordinary ones before them: how much of the attention each has."""
+    chosen = [summary for summary in summaries if summary.kind == KINDS[1] and summary.shares]
+    columns = {"layer": "d", **{f"attention on {_ordinal(distance)}": ".1%" for distance in _distances(chosen)}}
+    rows: List[List[Cell]] = [["all" if one.layer is None else one.layer, *one.shares] for one in chosen]
+    return Table(columns, rows)
+
+
+def _distances(summaries: Sequence[EntropySummary]) -> range:
+    return range(1, 1 + max((len(summary.shares) for summary in summaries), default=0))
+
+
+def _ordinal(distance: int) -> str:
+    return (
+        "the nearest"
+        if distance == 1
+        else f"the {distance}{'nd' if distance == 2 else 'rd' if distance == 3 else 'th'} before"
+    )
 
 
 def token_table(sentences: Sequence[SentenceEntropy]) -> Table:
@@ -273,7 +324,7 @@ class AttentionEntropyAnalysis(Analysis):
         summaries = summarize(sentences)
         return Result(
             headline=f"attention of {args.path} over the preceding sentences of {args.gen_subset} of {args.data}",
-            tables=[summary_table(summaries)],
+            tables=[summary_table(summaries), *([share_table(summaries)] if len(_distances(summaries)) > 1 else [])],
             report={
                 "path": args.path,
                 "data": args.data,

@@ -139,8 +139,13 @@ class SideStream(ABC, Generic[Options]):
         dataset: LanguagePairDataset,
         options: Options,
         task: TaskOptions,
+        context_size: int = 1,
     ) -> SideStream[Options]:
         """Load and check the stream of one split, or of several that fairseq joined to one dataset.
+
+        Args:
+            sample_ratios: how often fairseq repeats each split
+            context_size: how many preceding sentences the models read
 
         Raises:
             UserError: a stream is missing, damaged, or was made for other data than what lies beside it.
@@ -154,13 +159,19 @@ class SideStream(ABC, Generic[Options]):
 
     @classmethod
     def from_interactive_lines(
-        cls, dataset: LanguagePairDataset, line_before: Optional[Tensor], options: Options, task: TaskOptions
+        cls,
+        dataset: LanguagePairDataset,
+        lines_before: Sequence[Tensor],
+        options: Options,
+        task: TaskOptions,
+        context_size: int = 1,
     ) -> Optional[SideStream[Options]]:
         """The stream of lines that fairseq-interactive reads, made from the lines; None if it has nothing for them.
 
         Args:
             dataset: the lines of a buffer
-            line_before: token ids of the last line of the buffer before, or None
+            lines_before: token ids of the last lines of the buffers before
+            context_size: how many preceding sentences the models read
         """
         return None
 

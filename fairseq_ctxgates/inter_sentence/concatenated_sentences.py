@@ -1,9 +1,9 @@
-"""The concatenation baseline: the preceding sentence joined before the source, for any model (Tiedemann and Scherrer
+"""The concatenation baseline: the preceding sentences joined before the source, for any model (Tiedemann and Scherrer
 2017)."""
 
 from __future__ import annotations
 
-from typing import AbstractSet, ClassVar, Mapping, Optional, Sequence, Tuple, Union
+from typing import AbstractSet, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import torch
@@ -19,13 +19,13 @@ Lengths = Union[int, np.ndarray]
 
 
 class ConcatenatedSentences(PrecedingSentences):
-    """Prepends the preceding sentence and a separator to every source, when the dataset is built. A source without a
-    preceding sentence stays as it is. If the result is too long for ``--max-source-positions``, the preceding sentence
-    is cut at its beginning."""
+    """Prepends the preceding sentences, each with a separator after it, to every source, when the dataset is built. A
+    source without a preceding sentence stays as it is. If the result is too long for ``--max-source-positions``, what
+    is prepended is cut at its beginning."""
 
     inputs = ()
     changes_source = True
-    saved_options: ClassVar[Mapping[str, bool]] = {"concatenate_preceding": True}
+    saved_options: ClassVar[Mapping[str, bool]] = {"concatenate_preceding": True, "concatenate_number": True}
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class ConcatenatedSentences(PrecedingSentences):
         # The dataset is the one that fairseq has just built for this task: nothing has read its sources yet.
         word = (str(options.concatenate_preceding) if separator != dataset.src_dict.eos() else "", separator)
         dataset.src = _Joined(dataset.src, self.sentences, rows, word, task.max_source_positions)
-        dataset.src_sizes = dataset.src.sizes(self.source_lengths, self.preceding_lengths)
+        dataset.src_sizes = dataset.src.sizes(self.source_lengths, self.lengths)
         dataset.sizes = (
             dataset.src_sizes
             if dataset.tgt_sizes is None
@@ -71,7 +71,15 @@ class ConcatenatedSentences(PrecedingSentences):
         return None
 
     def add_to_batch(self, batch: Batch) -> None:
-        """Nothing: the preceding sentence is in the source."""
+        """Nothing: the preceding sentences are in the source."""
+
+    @classmethod
+    def values_to_save(cls, options: PrecedingSentencesConfig, required: AbstractSet[str]) -> Dict[str, Optional[str]]:
+        number = options.concatenate_number
+        return {
+            "concatenate_preceding": options.concatenate_preceding,
+            "concatenate_number": None if number is None else str(number),
+        }
 
 
 class _Joined(Dataset):
@@ -86,7 +94,7 @@ class _Joined(Dataset):
         self.sources = sources
         self.sentences = sentences
         self.rows = rows
-        self.separator_text, self.separator = separator[0].split(), torch.tensor(separator[1:])
+        self.separator_text, self.separator = separator[0], torch.tensor(separator[1:])
         self.max_positions = max_positions
 
     def __len__(self) -> int:
@@ -94,28 +102,30 @@ class _Joined(Dataset):
 
     def __getitem__(self, index: int) -> Tensor:
         source = self.sources[index]
-        room = self.room(len(source))
-        if self.rows[index] == NONE or not room:
-            return source
-        preceding = self.sentences[self.rows[index]][:-1]  # without end of sentence
-        return torch.cat([preceding[-room:], self.separator, source])
+        joined = [part for row in self.preceding(index) for part in (self.sentences[row][:-1], self.separator)]
+        return torch.cat([torch.cat([*joined, source[:0]])[-self.room(len(source)) :], source])
 
     def get_original_text(self, index: int) -> str:
         """The words, which ``--replace-unk`` reads of ``--dataset-impl raw``. Its alignments do not count the end of
         sentence, so as a separator it is left out."""
         source: str = self.sources.get_original_text(index)
-        room = self.room(len(self.sources[index]))
-        if self.rows[index] == NONE or not room:
-            return source
-        preceding = self.sentences.get_original_text(self.rows[index]).split()
-        return " ".join([*preceding[-room:], *self.separator_text, source])
+        joined: List[str] = []
+        for row in self.preceding(index):
+            joined += [*self.sentences.get_original_text(row).split(), self.separator_text]
+        return " ".join([*filter(None, joined[-self.room(len(self.sources[index])) :]), source])
+
+    def preceding(self, index: int) -> List[int]:
+        """The sentences to join before a source, the nearest last; none where there is no room."""
+        rows = [row for row in reversed(self.rows[index]) if row != NONE]
+        return rows if self.room(len(self.sources[index])) else []
 
     def room(self, source_lengths: Lengths) -> Lengths:
-        """How many words of the preceding sentence there is room for, beside a source and the separator."""
-        return np.maximum(self.max_positions - source_lengths - 1, 0)
+        """How many words and separators there is room for before a source: none, or a word and a separator at least."""
+        room = self.max_positions - source_lengths
+        return np.where(room < 2, 0, room)
 
     def sizes(self, source_lengths: np.ndarray, preceding_lengths: np.ndarray) -> np.ndarray:
-        """The lengths of all, from those of the parts, end of sentence included in each."""
-        room = self.room(source_lengths)
-        added = np.where((self.rows == NONE) | (room == 0), 0, np.minimum(preceding_lengths - 1, room) + 1)
+        """The lengths of all, from those of the sources and of their preceding sentences, (sentences, N), end of
+        sentence included in each, in whose place there is a separator."""
+        added: np.ndarray = np.minimum(preceding_lengths.sum(axis=1), self.room(source_lengths))
         return source_lengths + added

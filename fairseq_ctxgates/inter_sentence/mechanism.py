@@ -1,21 +1,22 @@
 """The inter-sentence gate (ISG; Kuang and Xiong 2018) as a mechanism: its options and its place in a model."""
 
 from dataclasses import dataclass, field
-from typing import Callable, Dict, Optional, Tuple
+from typing import Callable, Dict, Optional, Sequence, Tuple
 
 import torch
-from fairseq import utils
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
+from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.inter_sentence.concatenated_sentences import ConcatenatedSentences
+from fairseq_ctxgates.inter_sentence.distance_embedding import DistanceEmbedding
 from fairseq_ctxgates.inter_sentence.gate import InterSentenceGate, PrecedingContext, RecurrentInterSentenceGate
 from fairseq_ctxgates.inter_sentence.preceding_sentences import NULL_LENGTH, PrecedingSentences
 from fairseq_ctxgates.inter_sentence.random_context import sentence_keys
 from fairseq_ctxgates.layer_list import parse_layers
-from fairseq_ctxgates.mechanism import RNNSEARCH, TRANSFORMER, EncoderInput, Mechanism
-from fairseq_ctxgates.parts import RecurrentWidths, TransformerOptions
+from fairseq_ctxgates.mechanism import RNNSEARCH, TRANSFORMER, EncoderInput, Mechanism, Sentences
+from fairseq_ctxgates.parts import EncodingPart, RecurrentWidths, TransformerOptions
 
 AblationChoice = ChoiceEnum(["none", "null", "closed", "random"])
 
@@ -39,6 +40,13 @@ class InterSentenceGateConfig(FairseqDataclass):
         metadata={
             "help": "initial bias b of that gate: at 0 the preceding sentence begins with half of the weight, at -3 "
             "with a twentieth"
+        },
+    )
+    inter_sentence_context: int = field(
+        default=1,
+        metadata={
+            "help": "how many preceding sentences its attention reads; of more than one (the paper) each is encoded by "
+            "itself, and its states have an embedding of its distance added"
         },
     )
     inter_sentence_ablation: AblationChoice = field(  # type: ignore[valid-type]
@@ -65,6 +73,8 @@ class InterSentence(Mechanism[InterSentenceGateConfig]):
 
     def check(self) -> None:
         self.layers  # noqa: B018  raises UserError for layers that the model does not have
+        if self.options.inter_sentence_context < 1:
+            raise UserError(f"--inter-sentence-context {self.options.inter_sentence_context}: it must be at least 1")
 
     @property
     def layers(self) -> Tuple[int, ...]:
@@ -75,10 +85,17 @@ class InterSentence(Mechanism[InterSentenceGateConfig]):
     def required_streams(self) -> Tuple[str, ...]:
         return (PrecedingSentences.name,)
 
-    def sentences(self, given: EncoderInput) -> Dict[str, Tensor]:
+    @property
+    def context_size(self) -> int:
+        return int(self.options.inter_sentence_context)
+
+    def sentences(self, given: EncoderInput) -> Dict[str, Sentences]:
         """The preceding sentences, none under the ablation ``random``."""
-        preceding = preceding_input(given, self.options.inter_sentence_ablation)
+        preceding = preceding_sentences(given, self.context_size, self.options.inter_sentence_ablation)
         return {} if self.options.inter_sentence_ablation == "random" else {"preceding": preceding}
+
+    def encoding_parts(self, width: int) -> Dict[str, EncodingPart]:
+        return {"preceding": DistanceEmbedding(self.context_size, width)} if self.context_size > 1 else {}
 
     def tensors(self, given: EncoderInput) -> Dict[str, Tensor]:
         """Under the ablation ``random`` a key for each sentence, (batch,)."""
@@ -107,17 +124,19 @@ class InterSentence(Mechanism[InterSentenceGateConfig]):
         return self.options.inter_sentence_ablation == "closed"
 
 
-def preceding_input(given: EncoderInput, ablation: str) -> Tensor:
-    """The preceding sentences as a model encodes them, (batch, length): with the ablation ``null`` each is (eos, eos,
-    eos), as before a document's first sentence. A sentence longer than the encoder's positions is cut at its beginning.
+def preceding_sentences(given: EncoderInput, number: int, ablation: str) -> Sentences:
+    """The preceding sentences as a model of so many encodes them; with the ablation ``null`` there is one for each
+    source, (eos, eos, eos), as before a document's first sentence.
 
     Raises:
         ValueError: the batch has none.
     """
-    tokens, dictionary = given.require("preceding_tokens"), given.dictionary
+    tokens = given.require("preceding_tokens")
     if ablation == "null":
-        return torch.full_like(tokens[:, :1], dictionary.eos()).repeat(1, NULL_LENGTH)
-    if tokens.size(1) > given.max_positions:
-        tokens = utils.convert_padding_direction(tokens, dictionary.pad(), right_to_left=True)
-        tokens = tokens[:, -given.max_positions :]
-    return tokens
+        return Sentences(torch.full_like(tokens[:, :1], given.dictionary.eos()).repeat(1, NULL_LENGTH))
+    distances = given.inputs.get("preceding_distances")
+    if distances is None:
+        return Sentences(tokens)
+    # The batch may have more for another model of an ensemble.
+    groups: Sequence[Tensor] = given.inputs["preceding_groups"]  # type: ignore[assignment]
+    return Sentences(tokens, groups, distances.masked_fill(distances > number, 0))

@@ -1,9 +1,9 @@
-"""The preceding source sentence of each sentence ("before-x" in Kuang and Xiong 2018)."""
+"""The preceding source sentences of each sentence ("before-x" in Kuang and Xiong 2018, who read one)."""
 
 import logging
 import math
 from dataclasses import dataclass, field
-from typing import AbstractSet, ClassVar, Optional, Sequence, Tuple
+from typing import AbstractSet, ClassVar, List, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 NONE = -1
 NULL_LENGTH = 3  # of the NULL sentence, which precedes a document's first sentence
+GROUPS = 4  # of sentences of like length in a batch: more would be less padding, but more calls of the encoder
 
 
 @dataclass
@@ -51,23 +52,33 @@ class PrecedingSentencesConfig(FairseqDataclass):
             "source",
         },
     )
+    concatenate_number: Optional[int] = field(
+        default=None,
+        metadata={"help": "join so many preceding sentences, each with the separator (default: 1)"},
+    )
 
 
 class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
     """Adds ``net_input["preceding_tokens"]``, (batch, preceding length): the tokens of the preceding source sentence,
-    end of sentence included, and (eos, eos, eos) for a sentence without one; padded on the same side as the source.
+    end of sentence included, and (eos, eos, eos) for a sentence without one; padded on the same side as the source. A
+    sentence longer than ``--max-source-positions`` is cut at its beginning.
 
-    A row of the stream is the row of the preceding sentence in the same split, or empty.
+    For models that read N > 1 preceding sentences a row has up to N of them, the nearest last, and there are also
+    ``preceding_distances``, of the same shape: 1 for the tokens of the nearest sentence, 2 for the one before it, and
+    so on, 0 at padding; and ``preceding_groups``, see :func:`group_sentences`.
+
+    A row of the stream is the row of the preceding sentence in the same split, or empty. The sentences before that one
+    follow from the rows of others, so that one stream serves every N.
 
     Args:
-        rows: for each sentence the index of the one before it, or ``NONE``
+        rows: for each sentence the indices of those before it, the nearest first, or ``NONE``, (sentences, N)
         sentences: what the indices point to (default: the dataset's sources)
     """
 
     name = "preceding"
     made_by = "ctxgates preceding-sentences {data} -s {source} -t {target} --documents {split}=FILE"
     languages = ("source",)
-    inputs: ClassVar[Tuple[str, ...]] = ("preceding_tokens",)
+    inputs: ClassVar[Tuple[str, ...]] = ("preceding_tokens", "preceding_distances", "preceding_groups")
     Config = PrecedingSentencesConfig
     filters = ("preceding_length_ratio", "preceding_max_length")
 
@@ -81,10 +92,12 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
     ) -> None:
         super().__init__(rows, dataset, options, task)
         self.sentences = dataset.src if sentences is None else sentences
-        lengths = dataset.src_sizes if sentences is None else list(map(len, sentences))
+        lengths = np.asarray(dataset.src_sizes if sentences is None else list(map(len, sentences)))
         self.null = torch.full((NULL_LENGTH,), dataset.src_dict.eos())
         self.source_lengths = np.array(dataset.src_sizes)
-        self.preceding_lengths = np.where(rows == NONE, NULL_LENGTH, np.asarray(lengths)[rows])
+        # Of each preceding sentence, (sentences, N), and of all that a sentence has.
+        self.lengths = np.where(rows == NONE, 0, np.minimum(lengths[rows], task.max_source_positions))
+        self.preceding_lengths = np.where(rows[:, 0] == NONE, NULL_LENGTH, self.lengths.sum(axis=1))
 
     @classmethod
     def is_wanted(cls, options: PrecedingSentencesConfig, required: AbstractSet[str]) -> bool:
@@ -107,11 +120,29 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
             raise UserError(f"--preceding-length-ratio {ratio}: it must be 0 (off) or at least 1")
         if max_length < 0:
             raise UserError(f"--preceding-max-length {max_length}: it must be 0 (off) or at least 1")
+        if options.concatenate_number is not None:
+            if options.concatenate_preceding is None:
+                raise UserError(f"--concatenate-number {options.concatenate_number} needs --concatenate-preceding")
+            if int(options.concatenate_number) < 1:
+                raise UserError(f"--concatenate-number {options.concatenate_number}: it must be at least 1")
         if options.load_preceding_sentences and cls.name not in required:
             raise UserError(
                 "--load-preceding-sentences needs an architecture that reads them: --arch isg_transformer, or "
                 "--inter-sentence-gate; for a plain one see --concatenate-preceding"
             )
+
+    @classmethod
+    def load(
+        cls,
+        splits: Sequence[Split],
+        sample_ratios: Sequence[int],
+        dataset: LanguagePairDataset,
+        options: PrecedingSentencesConfig,
+        task: TaskOptions,
+        context_size: int = 1,
+    ) -> "PrecedingSentences":
+        rows = cls.join([cls.load_split(split) for split in splits], sample_ratios)
+        return cls(chain(rows, context_size), dataset, options, task)
 
     @classmethod
     def join(cls, parts: Sequence[MMapIndexedDataset], sample_ratios: Sequence[int]) -> np.ndarray:
@@ -129,15 +160,16 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
     def from_interactive_lines(
         cls,
         dataset: LanguagePairDataset,
-        line_before: Optional[Tensor],
+        lines_before: Sequence[Tensor],
         options: PrecedingSentencesConfig,
         task: TaskOptions,
+        context_size: int = 1,
     ) -> "PrecedingSentences":
         """Each line follows the one before it; a line after an empty one starts a document."""
-        lines = [dataset.src[0][:0] if line_before is None else line_before, *dataset.src]
-        is_empty = np.array([len(line) <= 1 for line in lines])  # end of sentence at most
-        rows = np.where(is_empty[:-1] | is_empty[1:], NONE, np.arange(len(dataset)))
-        return cls(rows, dataset, options, task, sentences=lines)
+        lines = [*lines_before, *dataset.src]
+        is_empty = np.array([True, *(len(line) <= 1 for line in lines)])  # end of sentence at most
+        rows = np.where(is_empty[:-1] | is_empty[1:], NONE, np.arange(-1, len(lines) - 1))
+        return cls(chain(rows, context_size)[len(lines_before) :], dataset, options, task, sentences=lines)
 
     @classmethod
     def check_rows(cls, rows: MMapIndexedDataset, split: Split) -> None:
@@ -159,18 +191,19 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
         the ratio is asked of real preceding sentences only, or every document would lose its first sentence."""
         ratio, max_length = self.options.preceding_length_ratio, self.options.preceding_max_length
         source, target, preceding = (
-            np.asarray(lengths) - 1 for lengths in (self.source_lengths, self.dataset.tgt_sizes, self.preceding_lengths)
+            np.asarray(lengths) - 1 for lengths in (self.source_lengths, self.dataset.tgt_sizes, self.lengths)
         )
         keep = np.ones(len(source), dtype=bool)
         if ratio:
-            is_similar = np.maximum(source, preceding) <= ratio * np.minimum(source, preceding)
-            keep &= is_similar | (self.rows == NONE)
+            sources = source[:, None]
+            is_similar = np.maximum(sources, preceding) <= ratio * np.minimum(sources, preceding)
+            keep &= (is_similar | (self.rows == NONE)).all(axis=1)
         if max_length:
-            keep &= np.maximum(np.maximum(source, target), preceding) <= max_length
+            keep &= np.maximum(np.maximum(source, target), preceding.max(axis=1)) <= max_length
         return keep
 
     def num_tokens(self, indices: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        """Both sentences go through the encoder: what counts is the two together, or the target where it is longer. The
+        """All sentences go through the encoder: what counts is them together, or the target where it is longer. The
         source counts as padded to the longest, so that a batch with all its padding stays below ``--max-tokens``."""
         return np.maximum(tokens, self.source_lengths[indices].max() + self.preceding_lengths[indices])
 
@@ -178,11 +211,65 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
         return self.preceding_lengths[indices]
 
     def add_to_batch(self, batch: Batch) -> None:
-        batch["net_input"]["preceding_tokens"] = data_utils.collate_tokens(
-            [self.null if row == NONE else self.sentences[row] for row in self.rows[batch["id"].numpy()]],
-            pad_idx=self.dataset.src_dict.pad(),
-            left_pad=self.dataset.left_pad_source,
-        )
+        numbers = batch["id"].numpy()
+        sentences = [self.preceding_of(number) for number in numbers]
+        tokens = self._collate(list(map(torch.cat, sentences)), self.dataset.src_dict.pad())
+        batch["net_input"]["preceding_tokens"] = tokens
+        if self.rows.shape[1] > 1:
+            distances = self._collate([distances_of(row) for row in sentences], 0)
+            batch["net_input"]["preceding_distances"] = distances
+            batch["net_input"]["preceding_groups"] = group_sentences(distances)
+
+    def preceding_of(self, number: int) -> List[Tensor]:
+        """The sentences before one, the nearest last, or NULL."""
+        rows = [row for row in reversed(self.rows[number]) if row != NONE]
+        return [self.sentences[row][-self.task.max_source_positions :] for row in rows] or [self.null]
+
+    def _collate(self, rows: Sequence[Tensor], padding: int) -> Tensor:
+        return data_utils.collate_tokens(list(rows), pad_idx=padding, left_pad=self.dataset.left_pad_source)
+
+
+def chain(rows: np.ndarray, number: int) -> np.ndarray:
+    """The rows of several sentences before each, the nearest first, or ``NONE``, (sentences, number).
+
+    Args:
+        rows: of the one before each, or ``NONE``, (sentences,)
+    """
+    columns = [rows]
+    for _ in range(1, number):
+        columns.append(np.where(columns[-1] == NONE, NONE, rows[columns[-1]]))
+    return np.stack(columns, axis=1)
+
+
+def distances_of(sentences: Sequence[Tensor]) -> Tensor:
+    """For each token of the sentences, the nearest of which is the last, the number of its sentence: 1 for the last
+    one, 2 for the one before it, and so on."""
+    lengths = torch.tensor([len(sentence) for sentence in sentences])
+    return torch.arange(len(sentences), 0, -1).repeat_interleave(lengths)
+
+
+def group_sentences(distances: Tensor) -> List[Tensor]:
+    """The sentences in a batch's rows in groups of like length, because each is encoded by itself.
+
+    Args:
+        distances: (batch, length), 0 at padding; a sentence is a run of tokens of the same distance
+
+    Returns:
+        for each group the places of its sentences' tokens in the flattened batch, (sentences, their length); after the
+        end of a sentence the number of all places, which is none of them
+    """
+    flat = torch.nn.functional.pad(distances, (1, 0)).flatten()  # so that no sentence goes on in the next row
+    starts = torch.nonzero((flat != 0) & (flat != flat.roll(1))).flatten()
+    ends = torch.nonzero((flat != 0) & (flat != flat.roll(-1))).flatten() + 1
+    lengths, order = torch.sort(ends - starts)
+    starts = starts[order]
+    starts = starts - torch.div(starts, distances.size(1) + 1, rounding_mode="floor") - 1  # without the column added
+    groups = []
+    for members in torch.arange(len(order)).tensor_split(min(GROUPS, len(order))):
+        steps = torch.arange(int(lengths[members].max()))
+        places = starts[members, None] + steps
+        groups.append(places.masked_fill(steps >= lengths[members, None], distances.numel()))
+    return groups
 
 
 def read_preceding(rows: MMapIndexedDataset) -> np.ndarray:

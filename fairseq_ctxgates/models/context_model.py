@@ -26,10 +26,10 @@ from torch import Tensor, nn
 
 from fairseq_ctxgates.compat import gen_parser_from_dataclass
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.mechanism import EncoderInput, Mechanism
+from fairseq_ctxgates.mechanism import EncoderInput, Mechanism, Sentences
 from fairseq_ctxgates.models.input_options import InputOptions, find_needs
 from fairseq_ctxgates.modules.attention import IncrementalState
-from fairseq_ctxgates.parts import EmbeddingPart, Part, Parts
+from fairseq_ctxgates.parts import EmbeddingPart, EncodingPart, Part, Parts
 
 M = TypeVar("M", bound=Mechanism)
 T = TypeVar("T")
@@ -157,6 +157,11 @@ class ContextModel(FairseqEncoderDecoderModel):
         return tuple(name for mechanism in self.mechanisms for name in mechanism.required_streams)
 
     @property
+    def context_size(self) -> int:
+        """How many preceding sentences the model reads."""
+        return max([1, *(mechanism.context_size for mechanism in self.mechanisms)])
+
+    @property
     def unread_streams(self) -> Tuple[str, ...]:
         """The names of the side streams that an ablation leaves unread; options of training may ask for them."""
         return tuple(name for mechanism in self.mechanisms for name in mechanism.unread_streams)
@@ -206,14 +211,14 @@ def _warm_start_source(part: Part, parameter: str, host: str) -> Optional[str]:
 
 def further_encodings(
     mechanisms: Collection[Mechanism], given: EncoderInput
-) -> Tuple[Dict[str, Tensor], Dict[str, Tensor], EncoderOut]:
+) -> Tuple[Dict[str, Tensor], Dict[str, Sentences], EncoderOut]:
     """Masks, sentences and tensors that mechanisms add to the encoder, each by name; see :class:`Mechanism`.
 
     Raises:
         ValueError: a name is taken.
     """
     masks: Dict[str, Tensor] = {}
-    sentences: Dict[str, Tensor] = {}
+    sentences: Dict[str, Sentences] = {}
     tensors: Dict[str, Tensor] = {}
     for mechanism in mechanisms:
         masks.update(mechanism.source_masks(given))
@@ -241,6 +246,11 @@ def single_part(parts: Collection[Optional[T]], default: T) -> T:
         names = " and ".join(part.__name__ if isinstance(part, type) else type(part).__name__ for part in given)
         raise UserError(f"{names} cannot be in one model, because both take the same place: turn one off")
     return given[0] if given else default
+
+
+def encoding_parts(mechanisms: Collection[Mechanism], width: int) -> Parts[EncodingPart]:
+    """The mechanisms' parts for the encodings of further sentences, by the names of these."""
+    return Parts({name: part for one in mechanisms for name, part in one.encoding_parts(width).items()})
 
 
 def embedding_parts(

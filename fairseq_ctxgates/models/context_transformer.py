@@ -22,7 +22,7 @@ from fairseq_ctxgates.compat import (
     fsdp_wrap,
 )
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.mechanism import TRANSFORMER, Defaults, EncoderInput, Mechanism
+from fairseq_ctxgates.mechanism import TRANSFORMER, Defaults, EncoderInput, Mechanism, Sentences
 from fairseq_ctxgates.models.context_model import (
     ContextDecoder,
     ContextModel,
@@ -30,6 +30,7 @@ from fairseq_ctxgates.models.context_model import (
     Extra,
     added_tensors,
     embedding_parts,
+    encoding_parts,
     further_encodings,
     single_part,
 )
@@ -72,6 +73,7 @@ class ContextTransformerEncoder(TransformerEncoderBase):
         self.mechanisms: Sequence[Mechanism] = cfg.mechanisms
         self.attention_heads = cfg.encoder.attention_heads
         self.embedding_parts = embedding_parts(cfg.mechanisms, "encoder", embed_tokens, dictionary, self.embed_scale)
+        self.encoding_parts = encoding_parts(cfg.mechanisms, cfg.encoder.embed_dim)
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
         return _wrap_layer(ContextEncoderLayer(cfg), cfg)
@@ -97,11 +99,23 @@ class ContextTransformerEncoder(TransformerEncoderBase):
         given = EncoderInput(src_tokens, inputs, self.dictionary, self.max_positions())
         masks, sentences, tensors = further_encodings(self.mechanisms, given)
         encoder_out = self.encode(src_tokens, masks, return_all_hiddens, token_embeddings)
-        for name, tokens in sentences.items():
-            encoded = self.encode(tokens)
-            encoder_out[f"{name}_out"] = encoded["encoder_out"]
-            encoder_out[f"{name}_padding_mask"] = encoded["encoder_padding_mask"]
+        for name, further in sentences.items():
+            encoder_out[f"{name}_out"] = [self.encode_sentences(name, further)]
+            encoder_out[f"{name}_padding_mask"] = [further.padding_mask(self.padding_idx)]
         return {**encoder_out, **tensors}
+
+    def encode_sentences(self, name: str, sentences: Sentences) -> Tensor:
+        """The encoding of further sentences, (length, batch, embed dim), changed by the part of that name."""
+        if not sentences.groups:
+            encoded: Tensor = self.encode(sentences.tokens)["encoder_out"][0]
+        else:
+            groups = [sentences.members(group, self.padding_idx) for group in sentences.groups]
+            encodings = [self.encode(tokens)["encoder_out"][0].transpose(0, 1) for tokens in groups]
+            encoded = sentences.arrange(encodings).transpose(0, 1).contiguous()
+        if name in self.encoding_parts:
+            changed = self.encoding_parts[name](encoded.transpose(0, 1), sentences.distances)
+            encoded = changed.transpose(0, 1).contiguous()
+        return encoded
 
     def encode(
         self,

@@ -22,6 +22,7 @@ from fairseq_ctxgates.models.context_model import (
     Extra,
     added_tensors,
     embedding_parts,
+    encoding_parts,
     further_encodings,
 )
 from fairseq_ctxgates.models.presets import register_presets
@@ -144,6 +145,7 @@ class RNNSearchEncoder(FairseqEncoder):
         self.embed_tokens = embed_tokens
         self.embedding_parts = embedding_parts(mechanisms, "encoder", embed_tokens, dictionary)
         self.gru = BidirectionalGRU(embed_tokens.embedding_dim, self.hidden_size)
+        self.encoding_parts = encoding_parts(mechanisms, 2 * self.hidden_size)
         self.embedding_dropout = _dropout(cfg, "embedding", self)
         self.hidden_dropout = _dropout(cfg, "hidden", self)
 
@@ -172,12 +174,23 @@ class RNNSearchEncoder(FairseqEncoder):
         masks, further, tensors = further_encodings(self.mechanisms, given)
         if masks:
             raise UserError(f"RNNSearch cannot encode the source under a mask ({', '.join(masks)}): use a Transformer")
-        sentences = {"encoder": src_tokens, **further}
-        states, first = self.encode(list(sentences.values()))
-        encoder_out: EncoderOut = {}
-        for (name, tokens), annotations in zip(sentences.items(), states):
-            encoder_out[f"{name}_out"] = [annotations]
-            encoder_out[f"{name}_padding_mask"] = [tokens.eq(self.padding_idx)]
+        members = {
+            name: [one.members(group, self.padding_idx) for group in one.groups] or [one.tokens]
+            for name, one in further.items()
+        }
+        states, first = self.encode([src_tokens, *(tokens for groups in members.values() for tokens in groups)])
+        source, *others = states
+        encoder_out: EncoderOut = {
+            "encoder_out": [source],
+            "encoder_padding_mask": [src_tokens.eq(self.padding_idx)],
+        }
+        for name, sentences in further.items():
+            encodings = [others.pop(0) for _ in members[name]]
+            encoded = sentences.arrange(encodings) if sentences.groups else encodings[0]
+            if name in self.encoding_parts:
+                encoded = self.encoding_parts[name](encoded, sentences.distances)
+            encoder_out[f"{name}_out"] = [encoded]
+            encoder_out[f"{name}_padding_mask"] = [sentences.padding_mask(self.padding_idx)]
         encoder_out["first_backward"] = [first[: len(src_tokens), self.hidden_size :]]
         return {**encoder_out, **tensors}
 

@@ -116,7 +116,12 @@ class Relations(SideStream[RelationsConfig]):
 
     @classmethod
     def from_interactive_lines(
-        cls, dataset: LanguagePairDataset, line_before: Optional[Tensor], options: RelationsConfig, task: TaskOptions
+        cls,
+        dataset: LanguagePairDataset,
+        lines_before: Sequence[Tensor],
+        options: RelationsConfig,
+        task: TaskOptions,
+        context_size: int = 1,
     ) -> "Relations":
         """The relations that ``--relation-extractor`` finds in the lines; without it lines have none."""
         if options.relation_extractor is None:

@@ -72,8 +72,8 @@ class ContextTranslationTask(TranslationTask):
         self._trained_with: List[Dict[str, Optional[str]]] = []
         self._loads: Dict[str, Callable[[], None]] = {}  # how the splits but train were loaded
         self._lines: Optional[LineDataset] = None
-        self._last_line: Optional[Tensor] = None
-        self._line_before: Optional[Tensor] = None
+        self._last_lines: List[Tensor] = []
+        self._lines_before: List[Tensor] = []
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
         """Load a split as fairseq does, and join the side streams to it.
@@ -99,7 +99,7 @@ class ContextTranslationTask(TranslationTask):
         dataset = self.datasets[split]
         sample_ratios = [self.cfg.upsample_primary] + [1] * (len(parts) - 1)
         loaded = [
-            stream.load(parts, sample_ratios, dataset, self._options_of(stream), self.cfg)
+            stream.load(parts, sample_ratios, dataset, self._options_of(stream), self.cfg, self.context_size())
             for stream in streams
             if is_train or not stream.train_only or all(map(stream.exists, parts))
         ]
@@ -150,6 +150,11 @@ class ContextTranslationTask(TranslationTask):
         """The names of the streams that the models at hand require, whatever the options say."""
         return {name for model in self._models if isinstance(model, ContextModel) for name in model.required_streams}
 
+    def context_size(self) -> int:
+        """How many preceding sentences the models at hand read, or are joined before their sources."""
+        concatenated = int(self.cfg.concatenate_number or 1)
+        return max([concatenated, *(model.context_size for model in self._models if isinstance(model, ContextModel))])
+
     def state_dict(self) -> Dict[str, Any]:
         """What a checkpoint keeps of the task: the options by which its model reads its input."""
         return {**super().state_dict(), **self._input_options()}
@@ -185,7 +190,7 @@ class ContextTranslationTask(TranslationTask):
         self, lines: List[str], encode_fn: Callable[[str], str]
     ) -> Tuple[List[Tensor], List[int]]:
         """What fairseq-interactive, and nothing else, calls for each buffer: documents go on from one to the next."""
-        self._line_before = self._last_line
+        self._lines_before = self._last_lines
         tokens_and_lengths: Tuple[List[Tensor], List[int]] = super().get_interactive_tokens_and_lengths(
             lines, encode_fn
         )
@@ -198,10 +203,13 @@ class ContextTranslationTask(TranslationTask):
         a list, which is a document of its own."""
         dataset = super().build_dataset_for_inference(src_tokens, src_lengths, constraints)
         streams = [
-            stream.from_interactive_lines(dataset, self._line_before, self._options_of(stream), self.cfg)
+            stream.from_interactive_lines(
+                dataset, self._lines_before, self._options_of(stream), self.cfg, self.context_size()
+            )
             for stream in self._wanted_streams()
         ]
-        self._last_line, self._line_before = src_tokens[-1], None
+        self._last_lines = [*self._lines_before, *src_tokens][-self.context_size() :]
+        self._lines_before = []
         self._lines = LineDataset(dataset, [stream for stream in streams if stream is not None])
         return self._lines
 

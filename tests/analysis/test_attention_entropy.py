@@ -18,7 +18,9 @@ from fairseq_ctxgates import analysis
 from fairseq_ctxgates.analysis.attention_entropy import (
     SentenceEntropy,
     attention_entropy,
+    attention_shares,
     entropy_figure,
+    share_table,
     summarize,
     summary_table,
 )
@@ -46,10 +48,12 @@ def test_entropy_by_hand(heads: List[List[float]], bits: float) -> None:
 
 
 NULL = [
-    SentenceEntropy(1, None, 3, ["a", "</s>"], [2, 3], np.array([[1.5, 1.0], [0.5, 1.0]])),
-    SentenceEntropy(4, None, 3, ["</s>"], [2, 3], np.array([[0.5], [0.0]])),
+    SentenceEntropy(1, None, 3, ["a", "</s>"], [2, 3], np.array([[1.5, 1.0], [0.5, 1.0]]), np.ones((2, 1))),
+    SentenceEntropy(4, None, 3, ["</s>"], [2, 3], np.array([[0.5], [0.0]]), np.ones((2, 1))),
 ]
-ORDINARY = SentenceEntropy(2, "x y z", 4, ["b"], [2, 3], np.array([[2.0], [1.0]]))
+ORDINARY = SentenceEntropy(
+    2, "x y z", 4, ["b"], [2, 3], np.array([[2.0], [1.0]]), np.array([[0.75, 0.25], [0.25, 0.75]])
+)
 
 
 def test_summary_by_hand() -> None:
@@ -70,13 +74,26 @@ def test_a_kind_without_sentences_is_shown_as_none() -> None:
     assert table.text().splitlines()[-1].split() == ["ordinary", "all", "0", "0", "—", "—", "—"]
 
 
+def test_shares_of_several_preceding_sentences() -> None:
+    """Of two heads over the sentence before the previous one (its first two tokens) and the previous one."""
+    attention = torch.tensor([[[[0.5, 0.25, 0.25], [0.5, 0.5, 0.0]]], [[[0.0, 0.25, 0.75], [1.0, 0.0, 0.0]]]])
+    distances, words = torch.tensor([[2, 2, 1]]), torch.tensor([[True, False]])
+    assert attention_shares(attention, distances, words, 2).tolist() == [[0.5, 0.5]]
+    assert attention_shares(attention, distances, ~words, 2).tolist() == [[0.0, 1.0]]
+    other = replace(ORDINARY, shares=np.array([[0.25, 0.75], [0.75, 0.25]]))
+    table = share_table(summarize([*NULL, ORDINARY, other]))
+    assert list(table.columns) == ["layer", "attention on the nearest", "attention on the 2nd before"]
+    assert table.rows == [[2, 0.5, 0.5], [3, 0.5, 0.5], ["all", 0.5, 0.5]]
+
+
 # --- picture ----------------------------------------------------------------------------------------------------------
 
 
 def test_figure_shows_the_curves_and_nothing_overlaps() -> None:
     tokens = [f"wort{number}@@" for number in range(29)] + ["</s>"]
     bits = np.stack([np.linspace(0, 2, 30), np.linspace(2, 1, 30)])
-    figure: Any = entropy_figure([NULL[0], SentenceEntropy(7, "the preceding sentence " * 9, 4, tokens, [1, 2], bits)])
+    after_a_long_one = SentenceEntropy(7, "the preceding sentence " * 9, 4, tokens, [1, 2], bits, np.ones((2, 1)))
+    figure: Any = entropy_figure([NULL[0], after_a_long_one])
     figure.canvas.draw()
     first, second = figure.axes
     assert "after NULL (n = 3)" in first.get_title() and "after “the preceding" in second.get_title()

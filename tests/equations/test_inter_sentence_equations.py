@@ -154,22 +154,6 @@ def test_the_preceding_sentence_matters() -> None:
     assert difference[1:][WORDS[1:]].max() < 1e-12
 
 
-@pytest.mark.parametrize("left_pad", [True, False])
-@torch.no_grad()
-def test_a_long_preceding_sentence_is_cut_at_its_beginning(left_pad: bool) -> None:
-    model = make_model("isg_transformer", max_source_positions=6)
-    rows = [[*range(4, 14), EOS], [7, EOS], [*range(5, 12), EOS]]
-    lengths = [len(row) for row in rows]
-    tokens = torch.full((3, max(lengths)), PAD)
-    kept = torch.full((3, 6), PAD)
-    for row, (words, length) in enumerate(zip(rows, lengths)):
-        place = slice(max(lengths) - length, None) if left_pad else slice(0, length)
-        tokens[row, place] = torch.tensor(words)
-        kept[row, -min(length, 6) :] = torch.tensor(words[-6:])
-    logits, expected = (model(**{**INPUT, "preceding_tokens": preceding})[0] for preceding in (tokens, kept))
-    torch.testing.assert_close(logits, expected)
-
-
 def test_a_model_without_its_input_says_so() -> None:
     with pytest.raises(ValueError, match="preceding_tokens"):
         make_model("isg_transformer")(**BATCH["net_input"])

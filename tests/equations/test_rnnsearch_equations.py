@@ -281,14 +281,6 @@ def test_random_ablation() -> None:
         check(model, found, number, expected, padding=len(SOURCES[0]) - len(source))
 
 
-@pytest.mark.parametrize("left_pad", [True, False])
-@torch.no_grad()
-def test_long_preceding_sentences_are_cut_at_their_beginning(left_pad: bool) -> None:
-    model = make_rnnsearch("isg_rnnsearch", max_source_positions=4)
-    cut = {**INPUT, "preceding_tokens": collate([row[-4:] for row in PRECEDING], left_pad)}
-    torch.testing.assert_close(model(**with_preceding(left_pad=left_pad))[0], model(**cut)[0], rtol=0, atol=1e-12)
-
-
 def test_missing_preceding_sentences() -> None:
     with pytest.raises(ValueError, match="no preceding_tokens"):
         make_rnnsearch("isg_rnnsearch")(**INPUT)

@@ -11,6 +11,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 import pytest
+import torch
 from fairseq.data import FairseqDataset
 from omegaconf import OmegaConf
 from torch import Tensor
@@ -57,6 +58,16 @@ CORPORA = {
     "train1": make_corpus([4, 1, 7], seed=2, first=1000),
     "valid": make_corpus([6, 1, 4], seed=3, first=2000),
 }
+
+
+def several_predecessors(corpus: Corpus, number: int) -> List[List[str]]:
+    """Up to so many sentences before each of a corpus, the nearest last; an empty one ends a document."""
+    found = []
+    for document in corpus:
+        for place, sentence in enumerate(document):
+            before = [] if not sentence else document[max(place - number, 0) : place]
+            found.append(before[len(before) - before[::-1].index("") :] if "" in before else before)
+    return found
 
 
 def write_corpora(folder: Path, corpora: Dict[str, Corpus], targets: Optional[Dict[str, List[str]]] = None) -> Path:
@@ -156,6 +167,15 @@ def test_truncated_sources(data: Path, longest: int) -> None:
     check_corpus(task, found, CORPORA["train"], longest=longest)
     for name in ("src_tokens", "preceding_tokens"):
         assert max(batch["net_input"][name].size(1) for batch in found) == longest
+
+
+def test_a_long_preceding_sentence_is_cut_at_its_beginning(data: Path) -> None:
+    task = make_context_task(data, max_source_positions=6)
+    task.load_dataset("train")
+    found = [row for batch in batches(task, "train") for row in batch["net_input"]["preceding_tokens"]]
+    cut = {" ".join(words(row, task, True)) for row in found}
+    whole = {before for before in predecessors(CORPORA["train"]) if before}
+    assert cut == {" ".join(NULL), *(" ".join([*before.split()[-5:], "</s>"]) for before in whole)}
 
 
 def test_text_binarized_in_the_other_direction(tmp_path: Path) -> None:
@@ -308,6 +328,94 @@ def test_no_sentence_is_dropped_at_test_time_for_its_predecessor(tmp_path: Path,
     # And where sentences of any length are translated:
     found = batches(task, "test", max_sentences=4)
     check_corpus(task, found, corpus)
+
+
+# Several preceding sentences
+
+
+def make_task_of_a_model(data: Any, number: int, **options: Any) -> Any:
+    """A task with a model that reads so many preceding sentences."""
+    task = make_context_task(data, **options)
+    build_model("isg_transformer", task, inter_sentence_context=number)
+    return task
+
+
+def check_several(task: Any, found: Sequence[Dict[str, Any]], expected: Sequence[List[str]], left_pad: bool) -> None:
+    """Every row has its sentences, in the order of the text, each token its sentence's distance; each sentence is in
+    one group."""
+    for batch in found:
+        tokens, distances = (batch["net_input"][f"preceding_{name}"] for name in ("tokens", "distances"))
+        places = [row[row < tokens.numel()] for group in batch["net_input"]["preceding_groups"] for row in group]
+        assert sorted(torch.cat(places).tolist()) == distances.flatten().nonzero().flatten().tolist()
+        grouped = sorted(" ".join(task.source_dictionary[token] for token in tokens.flatten()[row]) for row in places)
+        in_rows = []
+        for number, row, of_row in zip(batch["id"].tolist(), tokens, distances):
+            sentences = [with_eos(sentence) for sentence in expected[number]] or [NULL]
+            assert words(row, task, left_pad) == [word for sentence in sentences for word in sentence]
+            of_words = [[place] * len(sentence) for place, sentence in zip(range(len(sentences), 0, -1), sentences)]
+            assert of_row[row != task.source_dictionary.pad()].tolist() == [place for one in of_words for place in one]
+            assert (of_row[row == task.source_dictionary.pad()] == 0).all()
+            in_rows += [" ".join(sentence) for sentence in sentences]
+        assert grouped == sorted(in_rows)
+    assert sorted(number for batch in found for number in batch["id"].tolist()) == list(range(len(expected)))
+
+
+@pytest.mark.parametrize("number", [2, 3, 20])
+@pytest.mark.parametrize("left_pad", [True, False])
+def test_several_preceding_sentences(data: Path, number: int, left_pad: bool) -> None:
+    """The data directory was made for one, and serves any number."""
+    task = make_task_of_a_model(data, number, left_pad_source=left_pad)
+    task.load_dataset("train")
+    check_several(task, batches(task, "train"), several_predecessors(CORPORA["train"], number), left_pad)
+
+
+def test_several_preceding_sentences_of_shards(data: Path) -> None:
+    task = make_task_of_a_model(data, 3, upsample_primary=2)
+    task.load_dataset("train", combine=True)
+    corpus = CORPORA["train"] * 2 + CORPORA["train1"]
+    check_several(task, batches(task, "train"), several_predecessors(corpus, 3), True)
+
+
+def test_an_empty_line_ends_a_document_for_all(tmp_path: Path) -> None:
+    corpus = [["0 1", "0 2", "", "0 3", "0 4", "0 5"], ["0 6"]]
+    assert several_predecessors(corpus, 2) == [[], ["0 1"], [], [], ["0 3"], ["0 3", "0 4"], []]
+    task = make_task_of_a_model(write_corpora(tmp_path, {"train": corpus}), 2)
+    task.load_dataset("train")
+    check_several(task, batches(task, "train"), several_predecessors(corpus, 2), True)
+
+
+@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize("limit", [{"max_sentences": 32}, {"max_sentences": None, "max_tokens": 1000}], ids=str)
+def test_little_padding_where_sentences_are_encoded(
+    varied: Tuple[Path, Corpus], limit: Dict[str, Any], number: int
+) -> None:
+    """Of the rows that attention reads, and of the groups of sentences that are encoded."""
+    task = make_task_of_a_model(varied[0], number)
+    task.load_dataset("train")
+    found = batches(task, "train", **limit)
+    pad = task.source_dictionary.pad()
+    assert padding(found, pad) < 1.5
+    if number > 1:
+        encoded = sum(group.numel() for batch in found for group in batch["net_input"]["preceding_groups"])
+        assert encoded / sum(int((b["net_input"]["preceding_tokens"] != pad).sum()) for b in found) < 1.5
+
+
+def test_conditions_are_of_every_preceding_sentence(tmp_path: Path) -> None:
+    corpus = of_lengths([4, 8, 5, 4, 4])
+    options = {"preceding_max_length": 7}
+    for number, expected in ((1, [0, 3, 4]), (2, [0, 4])):
+        data = write_corpora(tmp_path / str(number), {"train": corpus})
+        task = make_task_of_a_model(data, number, **options)
+        task.load_dataset("train")
+        assert sorted(row for batch in batches(task, "train") for row in batch["id"].tolist()) == expected
+
+
+@pytest.mark.parametrize("buffer_size", [1, 2, 3, 100])
+def test_several_lines_of_interactive(data: Path, buffer_size: int) -> None:
+    """Also over the borders of several buffers."""
+    task = make_task_of_a_model(data, 3)
+    found = list(interact(task, LINES, buffer_size))
+    check_several(task, found, several_predecessors([LINES], 3), True)
 
 
 # Which sentences are trained on
@@ -501,6 +609,23 @@ def test_what_is_too_long_is_cut_at_its_beginning(data: Path, longest: int) -> N
     assert any(len(row) < len(other) and "<sep>" in row for row, other in zip(rows, whole))
     if longest == 17:
         assert any("<sep>" in other and "<sep>" not in row for row, other in zip(rows, whole))
+
+
+@pytest.mark.parametrize("separator, longest", [("<sep>", 1000), ("</s>", 1000), ("<sep>", 20)])
+def test_several_concatenated_sentences(data: Path, separator: str, longest: int) -> None:
+    """Each with the separator; what there is no room for is cut at the beginning of all."""
+    options = {"concatenate_preceding": separator, "concatenate_number": 3, "max_source_positions": longest}
+    task = make_context_task(data, load_preceding_sentences=False, **options)
+    task.load_dataset("train")
+    expected = []
+    for sentence, before in zip(sentences_of(CORPORA["train"]), several_predecessors(CORPORA["train"], 3)):
+        joined = [word for one in before for word in (*one.split(), separator)]
+        room = longest - len(with_eos(sentence))
+        expected.append([*(joined[-room:] if room > 1 else []), *with_eos(sentence)])
+    for batch in batches(task, "train"):
+        for number, source in zip(batch["id"].tolist(), batch["net_input"]["src_tokens"]):
+            assert words(source, task, True) == expected[number]
+    assert task.dataset("train").sizes[:, 0].tolist() == list(map(len, expected))
 
 
 def test_concatenated_shards(data: Path) -> None:

@@ -348,7 +348,7 @@ def test_relations_of_lines(post_process: str | None, monkeypatch: pytest.Monkey
         )
     nothing = ["x" * len(mask)] * len(mask)
     for _ in range(2):
-        found = Relations.from_interactive_lines(lines_dataset(lines, dictionary), None, config, config)
+        found = Relations.from_interactive_lines(lines_dataset(lines, dictionary), [], config, config)
         assert [draw(relation_mask(row, len(mask))) for row in found.rows] == [mask, nothing, nothing]
     assert extractor.sentences == words * 2
     build.assert_called_once_with("first-and-last", "en", ["http://a:1", "http://b:2"])
@@ -361,7 +361,7 @@ def test_relations_of_lines_by_corenlp(corenlp_url: str) -> None:
     config = make_task(relation_extractor="corenlp-openie", corenlp_url=corenlp_url).cfg
     config.source_lang = "en"
     (row, nothing) = Relations.from_interactive_lines(
-        lines_dataset([line, ""], make_dictionary([line])), None, config, config
+        lines_dataset([line, ""], make_dictionary([line])), [], config, config
     ).rows
     stream._open_extractor.cache_clear()
     mask = relation_mask(row, 13)
@@ -377,7 +377,7 @@ def test_lines_without_an_extractor_have_none(caplog: pytest.LogCaptureFixture) 
     dictionary = make_dictionary(["a b"])
     for _ in range(3):
         cfg = make_task().cfg
-        found = Relations.from_interactive_lines(lines_dataset(["a b", "b"], dictionary), None, cfg, cfg)
+        found = Relations.from_interactive_lines(lines_dataset(["a b", "b"], dictionary), [], cfg, cfg)
         assert [row.tolist() for row in found.rows] == [[], []]
     assert [record.getMessage() for record in caplog.records] == [
         "no --relation-extractor is given: every line is taken to have no relations"
@@ -387,7 +387,7 @@ def test_lines_without_an_extractor_have_none(caplog: pytest.LogCaptureFixture) 
 def test_an_extractor_that_does_not_exist() -> None:
     config = make_task(relation_extractor="corenlp").cfg
     with pytest.raises(UserError, match="'corenlp' is not a relation extractor: name one of corenlp-openie"):
-        Relations.from_interactive_lines(lines_dataset(["a"], make_dictionary(["a"])), None, config, config)
+        Relations.from_interactive_lines(lines_dataset(["a"], make_dictionary(["a"])), [], config, config)
 
 
 def test_relations_of_lines_from_a_real_server(corenlp_url: str) -> None:
@@ -397,7 +397,7 @@ def test_relations_of_lines_from_a_real_server(corenlp_url: str) -> None:
     config = make_task(relation_extractor="corenlp-openie", corenlp_url=corenlp_url).cfg
     config.source_lang, config.post_process = "en", None
     found = Relations.from_interactive_lines(
-        lines_dataset(["a man sits in the gar@@ den .", "the ."], dictionary), None, config, config
+        lines_dataset(["a man sits in the gar@@ den .", "the ."], dictionary), [], config, config
     )
     stream._open_extractor.cache_clear()
     assert [row.tolist() for row in found.rows] == [[1, 2, 3, 5, 6, END_OF_TUPLE], []]

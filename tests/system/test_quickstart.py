@@ -24,9 +24,9 @@ import runner
 from fairseq_ctxgates.errors import UserError
 from tests.helpers.models import DICTIONARY, make_batch
 
-SPLITS = ("train", "valid", "test", "probe-preceding", "probe-relations", "probe-collocation", "probe-unknown")
+SPLITS = ("train", "valid", *models.TEST_SETS)
 # Of all files of seed 1 in the order of their names: the same on every system and every Python.
-DIGEST = "955b7dcd9b3ba32bbea56fc4df5b8822"
+DIGEST = "e5219d9b2a2d1ef8249195c311d9393a"
 
 
 class Line(NamedTuple):
@@ -74,9 +74,9 @@ def read_split(folder: Path, split: str) -> list[Line]:
     return lines
 
 
-def with_predecessor(lines: list[Line]) -> list[tuple[Line, Line]]:
-    """Each sentence that is not its document's first, after the one before it."""
-    return [(first, second) for first, second in zip(lines, lines[1:]) if first.document == second.document]
+def with_predecessor(lines: list[Line], distance: int = 1) -> list[tuple[Line, Line]]:
+    """Each sentence, after the one so far before it in its document."""
+    return [(first, second) for first, second in zip(lines, lines[distance:]) if first.document == second.document]
 
 
 # --- corpus -----------------------------------------------------------------------------------------------------------
@@ -95,9 +95,9 @@ def test_another_seed_gives_another_corpus() -> None:
 
 
 def test_size(corpus: dict[str, list[Line]]) -> None:
-    assert len(corpus["train"]) == 5000
+    assert len(corpus["train"]) == 7000
     sizes = Counter(Counter(line.document for line in corpus["train"]).values())
-    assert sizes == {5: 1000}
+    assert sizes == {7: 1000}
     assert 130 <= len({word for line in corpus["train"] for word in line.source}) <= 170
     # No document's name occurs in two splits, nor in two places of one.
     names = [name for split in SPLITS for name, _ in itertools.groupby(line.document for line in corpus[split])]
@@ -120,29 +120,50 @@ def test_probed_words_stand_where_the_probe_says(corpus: dict[str, list[Line]]) 
 # --- preceding sentence -----------------------------------------------------------------------------------------------
 
 
-def senses(lines: list[Line]) -> list[tuple[str, tuple[str, ...], str]]:
+# The probe, its distance, the beginning of its sentences, and its words after nature with one to tell topics by.
+NATURE = {"kraniche", "robben", "nüsse", "hechte", "mäuse", "käfer"}
+DISTANT_NATURE = {"fledermäuse", "maulwürfe", "hörner", "muscheln", "baumstämme", "quellen"}
+TOPIC_PROBES = [
+    ("probe-preceding", 1, "we", NATURE, "cranes"),
+    ("probe-distant", 2, "they", DISTANT_NATURE, "bats"),
+]
+of_topics = pytest.mark.parametrize(("split", "distance", "subject", "nature", "telling"), TOPIC_PROBES)
+
+
+def senses(lines: list[Line], distance: int, subject: str) -> list[tuple[str, tuple[str, ...], str]]:
     """The topic before each ambiguous sentence, the sentence, and the translation of its ambiguous word."""
-    return [(a.source[2], b.source, b.target[3]) for a, b in with_predecessor(lines) if b.source[:2] == ("we", "see")]
+    return [
+        (a.source[2], b.source, b.target[3])
+        for a, b in with_predecessor(lines, distance)
+        if b.source[:2] == (subject, "see")
+    ]
 
 
-def test_the_topic_decides_the_ambiguous_word(corpus: dict[str, list[Line]]) -> None:
-    train = senses(corpus["train"])
+@of_topics
+def test_the_topic_decides_the_ambiguous_word(
+    corpus: dict[str, list[Line]], split: str, distance: int, subject: str, nature: set[str], telling: str
+) -> None:
+    train = senses(corpus["train"], distance, subject)
     assert len(train) == 1000
     # Topics are of one class when they give some word the same translation: two classes of ten topics come out.
     translation = {(topic, source[3]): word for topic, source, word in train}
-    cranes = {topic: word for (topic, ambiguous), word in translation.items() if ambiguous == "cranes"}
-    assert Counter(cranes.values()) == {"kraniche": 10, "kräne": 10}
-    for topic, source, word in itertools.chain(train, senses(corpus["test"]), senses(corpus["probe-preceding"])):
-        assert translation[topic, source[3]] == word
-        alike = {translation[other, source[3]] for other in cranes if cranes[other] == cranes[topic]}
-        assert alike == {word}
+    classes = {topic: word in nature for (topic, ambiguous), word in translation.items() if ambiguous == telling}
+    assert Counter(classes.values()) == {True: 10, False: 10}
+    for topic, source, word in (
+        pair for name in ("train", "test", split) for pair in senses(corpus[name], distance, subject)
+    ):
+        assert translation.get((topic, source[3]), word) == word
+        assert classes[topic] == (word in nature)
 
 
-def test_the_ambiguous_sentence_alone_does_not(corpus: dict[str, list[Line]]) -> None:
-    train = senses(corpus["train"])
+@of_topics
+def test_the_ambiguous_sentence_alone_does_not(
+    corpus: dict[str, list[Line]], split: str, distance: int, subject: str, nature: set[str], telling: str
+) -> None:
+    """Nor does the sentence between, of whatever construction it is."""
+    train = senses(corpus["train"], distance, subject)
     by_word: dict[str, Counter[bool]] = defaultdict(Counter)
     by_adjective: dict[str, Counter[bool]] = defaultdict(Counter)
-    nature = {"kraniche", "robben", "nüsse", "hechte", "mäuse", "käfer"}
     for _, source, word in train:
         by_word[source[3]][word in nature] += 1
         by_adjective[source[2]][word in nature] += 1
@@ -150,20 +171,29 @@ def test_the_ambiguous_sentence_alone_does_not(corpus: dict[str, list[Line]]) ->
         assert 0.35 < counts[True] / (counts[True] + counts[False]) < 0.65
 
 
-def test_preceding_probe_is_of_minimal_pairs(corpus: dict[str, list[Line]]) -> None:
-    pairs = with_predecessor(corpus["probe-preceding"])
-    assert len(pairs) == 240 == sum(bool(line.probed) for line in corpus["probe-preceding"])
-    for (topic, first), (other_topic, second) in zip(pairs[::2], pairs[1::2]):
-        assert first.source == second.source
-        assert topic.source != other_topic.source
-        ((position, word, rival),) = first.probed
-        assert second.probed == ((position, rival, word),)
-        assert first.target[:position] == second.target[:position]
+@of_topics
+def test_the_probe_is_of_minimal_pairs(
+    corpus: dict[str, list[Line]], split: str, distance: int, subject: str, nature: set[str], telling: str
+) -> None:
+    pairs = with_predecessor(corpus[split], distance)
+    assert len(pairs) == 240 == sum(bool(line.probed) for line in corpus[split])
+    documents = [list(lines) for _, lines in itertools.groupby(corpus[split], key=lambda line: line.document)]
+    for one, other in zip(documents[::2], documents[1::2]):
+        assert [a.source == b.source for a, b in zip(one, other)] == [False] + [True] * distance
+        ((position, word, rival),) = one[-1].probed
+        assert other[-1].probed == ((position, rival, word),)
+        assert one[-1].target[:position] == other[-1].target[:position]
 
 
-def test_preceding_probe_is_not_in_the_training_text(corpus: dict[str, list[Line]]) -> None:
-    train = {(first.source, second.source) for first, second in with_predecessor(corpus["train"])}
-    assert not train & {(first.source, second.source) for first, second in with_predecessor(corpus["probe-preceding"])}
+@of_topics
+def test_the_probe_is_not_in_the_training_text(
+    corpus: dict[str, list[Line]], split: str, distance: int, subject: str, nature: set[str], telling: str
+) -> None:
+    train, probe = (
+        {(first.source, second.source) for first, second in with_predecessor(corpus[name], distance)}
+        for name in ("train", split)
+    )
+    assert not train & probe
 
 
 # --- relations --------------------------------------------------------------------------------------------------------
@@ -370,7 +400,7 @@ def test_only_an_earlier_demo_is_removed(tmp_path: Path) -> None:
 
 def test_report_has_a_row_for_each_model() -> None:
     bleu = {"score": 76.64, "signature": "nrefs:1"}
-    probes = {"test1": 0.5, "test2": 0.25, "test3": 1.0, "test4": 0.125}
+    probes = {"test1": 0.5, "test2": 0.75, "test3": 0.25, "test4": 1.0, "test5": 0.125}
     gates = {
         "majority_share": 0.7,
         "all": {"mean": 0.4, "variance": 0.12345, "mean_agreement": 0.61, "mean_hinge": 0.0123},
@@ -384,10 +414,10 @@ def test_report_has_a_row_for_each_model() -> None:
             }
         )
     )
-    assert rows[0][:6] == ["model", "BLEU", "preceding", "relations", "collocation", "unknown"]
-    assert rows[1] == ["plain", "76.6", "0.50", "0.25", "1.00", "0.12", "—", "—", "—", "—", "—"]
-    assert rows[2][6:] == ["0.400", "0.1235", "0.610", "0.0123", "0.900"]
-    assert {len(row) for row in rows} == {11}
+    assert rows[0][:7] == ["model", "BLEU", "preceding", "distant", "relations", "collocation", "unknown"]
+    assert rows[1] == ["plain", "76.6", "0.50", "0.75", "0.25", "1.00", "0.12", "—", "—", "—", "—", "—"]
+    assert rows[2][7:] == ["0.400", "0.1235", "0.610", "0.0123", "0.900"]
+    assert {len(row) for row in rows} == {12}
 
 
 def test_commands_name_the_splits_that_fairseq_makes() -> None:

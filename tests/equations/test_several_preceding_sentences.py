@@ -1,0 +1,143 @@
+"""Several preceding sentences: each is encoded by itself, and attention reads them all; with one it is the paper's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from fairseq.data import data_utils
+from torch import Tensor
+
+from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.inter_sentence.preceding_sentences import group_sentences
+from tests.helpers.models import EOS, PAD, SOURCES, TARGETS, make_batch, make_model, make_side_inputs
+from tests.helpers.reference_rnnsearch import make_rnnsearch
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+BATCH = make_batch(SOURCES, TARGETS)["net_input"]
+# The sentences before each source, the nearest last; the first source has three, the second none.
+BEFORE = [[[4, 5, 6, 7, EOS], [8, EOS], [9, 10, 11, EOS]], [[EOS, EOS, EOS]], [[12, 13, EOS], [14, 15, 16, EOS]]]
+
+
+def preceding_inputs(before: list[list[list[int]]], left_pad: bool = True) -> dict[str, Any]:
+    """What the stream adds to a batch whose sources have these sentences before them."""
+
+    def collate(rows: list[list[int]], padding: int) -> Tensor:
+        return data_utils.collate_tokens([torch.tensor(row) for row in rows], padding, left_pad=left_pad)
+
+    tokens = collate([sum(sentences, []) for sentences in before], PAD)
+    numbers = [[len(row) - place for place, one in enumerate(row) for _ in one] for row in before]
+    distances = collate(numbers, 0)
+    groups = group_sentences(distances)
+    return {"preceding_tokens": tokens, "preceding_distances": distances, "preceding_groups": groups}
+
+
+def make(arch: str, number: int, **options: Any) -> Any:
+    build = make_rnnsearch if "rnnsearch" in arch else make_model
+    return build(arch, inter_sentence_context=number, **options)
+
+
+def encode_alone(model: Any, sentence: list[int]) -> Tensor:
+    """The states of a sentence that the encoder reads as a source of its own, (its length, width)."""
+    inputs = {"preceding_tokens": torch.tensor([[EOS, EOS, EOS]])}
+    if "relations" in [mechanism.name for mechanism in model.mechanisms]:
+        inputs["relation_mask"] = torch.ones(1, len(sentence), len(sentence), dtype=torch.bool)
+    states = model.encoder(torch.tensor([sentence]), None, **inputs)["encoder_out"][0]
+    return states[0] if is_rnnsearch(model) else states[:, 0]
+
+
+def is_rnnsearch(model: Any) -> bool:
+    return hasattr(model.encoder, "gru")
+
+
+@pytest.mark.parametrize("left_pad", [True, False])
+@pytest.mark.parametrize(
+    ("arch", "options"),
+    [
+        ("isg_transformer", {}),
+        ("isg_transformer", {"encoder_learned_pos": False}),
+        ("isg_transformer", {"smoothing": "fcwm", "smoothing_words": "all"}),
+        ("fra_transformer", {"inter_sentence_gate": True, "relation_mask_operation": "multiply"}),
+        ("isg_rnnsearch", {}),
+        ("car_rnnsearch", {"inter_sentence_gate": True, "smoothing_words": "all"}),
+    ],
+    ids=str,
+)
+@torch.no_grad()
+def test_each_sentence_is_encoded_by_itself(arch: str, options: dict[str, Any], left_pad: bool) -> None:
+    """Every state is that of the sentence alone, with the vector of its distance added."""
+    model = make(arch, 3, **options)
+    inputs = preceding_inputs(BEFORE, left_pad)
+    sources = {"relation_mask": make_side_inputs(BATCH["src_tokens"])["relation_mask"]} if "fra" in arch else {}
+    encoded = model.encoder(BATCH["src_tokens"], BATCH["src_lengths"], **inputs, **sources)
+    states = encoded["preceding_out"][0] if is_rnnsearch(model) else encoded["preceding_out"][0].transpose(0, 1)
+    assert torch.equal(encoded["preceding_padding_mask"][0], inputs["preceding_tokens"].eq(PAD))
+    vectors = model.encoder.encoding_parts["preceding"].embedding.weight
+    for row, before in enumerate(BEFORE):
+        expected = [
+            encode_alone(model, sentence) + vectors[distance]
+            for distance, sentence in zip(range(len(before), 0, -1), before)
+        ]
+        found = states[row, inputs["preceding_tokens"][row].ne(PAD)]
+        torch.testing.assert_close(found, torch.cat(expected), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("arch", ["isg_transformer", "isg_rnnsearch"])
+@torch.no_grad()
+def test_one_preceding_sentence_is_the_papers(arch: str) -> None:
+    """To the bit, without a parameter more; and of a batch made for a model of three it reads the nearest alone."""
+    model = make(arch, 1)
+    assert {name for name, _ in make(arch, 3).named_parameters()} - {name for name, _ in model.named_parameters()} == {
+        "encoder.encoding_parts.preceding.embedding.weight"
+    }
+    nearest = {"preceding_tokens": preceding_inputs([[row[-1]] for row in BEFORE])["preceding_tokens"]}
+    expected = model(**BATCH, **nearest)[0]
+    assert torch.equal(make(arch, 1)(**BATCH, **nearest)[0], expected)
+    torch.testing.assert_close(model(**BATCH, **preceding_inputs(BEFORE))[0], expected, rtol=0, atol=1e-10)
+    other = [[*row[:-1][::-1], row[-1]] for row in BEFORE]
+    changed = [[[6, 4, EOS], [9, 9, EOS], BEFORE[0][2]], BEFORE[1], [[4, 4, EOS], BEFORE[2][1]]]
+    for before in (other, changed):
+        torch.testing.assert_close(model(**BATCH, **preceding_inputs(before))[0], expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("arch", ["isg_transformer", "isg_rnnsearch"])
+@torch.no_grad()
+def test_each_of_several_sentences_counts_and_so_does_their_order(arch: str) -> None:
+    model = make(arch, 3)
+    expected = model(**BATCH, **preceding_inputs(BEFORE))[0]
+    farthest = [[[4, 5, 6, 17, EOS], *BEFORE[0][1:]], *BEFORE[1:]]
+    swapped = [[BEFORE[0][1], BEFORE[0][0], BEFORE[0][2]], *BEFORE[1:]]
+    for before in (farthest, swapped):
+        difference = (model(**BATCH, **preceding_inputs(before))[0] - expected).abs().amax(dim=(1, 2))
+        assert (difference > 1e-4).tolist() == [True, False, False]
+    beyond = [[[5, 5, EOS], *BEFORE[0]], *BEFORE[1:]]  # a fourth sentence, for another model of an ensemble
+    torch.testing.assert_close(model(**BATCH, **preceding_inputs(beyond))[0], expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("arch", ["isg_transformer", "isg_rnnsearch"])
+def test_a_batch_is_its_sentences_one_by_one_and_trains_every_vector(arch: str) -> None:
+    model = make(arch, 3)
+    logits = model(**BATCH, **preceding_inputs(BEFORE))[0]
+    for row, (source, target, before) in enumerate(zip(SOURCES, TARGETS, BEFORE)):
+        alone = model(**make_batch([source], [target])["net_input"], **preceding_inputs([before]))[0]
+        torch.testing.assert_close(logits[row, : len(target) + 1], alone[0], rtol=0, atol=1e-10)
+    logits.square().sum().backward()
+    gradient = model.encoder.encoding_parts["preceding"].embedding.weight.grad
+    assert gradient.abs().sum(dim=1).ne(0).tolist() == [False, True, True, True]
+
+
+@pytest.mark.parametrize("arch", ["isg_transformer", "isg_rnnsearch"])
+@torch.no_grad()
+def test_null_for_all(arch: str) -> None:
+    """The ablation gives every source what a document's first sentence has."""
+    null = make(arch, 3, inter_sentence_ablation="null")
+    expected = make(arch, 3)(**BATCH, **preceding_inputs([[[EOS, EOS, EOS]]] * 3))[0]
+    torch.testing.assert_close(null(**BATCH, **preceding_inputs(BEFORE))[0], expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("arch", ["isg_transformer", "isg_rnnsearch"])
+def test_no_sentence_is_no_number(arch: str) -> None:
+    with pytest.raises(UserError, match="--inter-sentence-context 0: it must be at least 1"):
+        make(arch, 0)
