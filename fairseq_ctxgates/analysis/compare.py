@@ -1,14 +1,19 @@
 """Several systems side by side: BLEU and chrF with paired bootstrap resampling (Koehn 2004), all by sacreBLEU.
 
 ``ctxgates analyze compare --ref test.en --sys plain.out gated.out regularized.out --json compare.json``
+
+With ``--documents`` also of whole documents, and what is resampled are documents; with ``--segment-scores`` any other
+metric's scores by the same test.
 """
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
+import numpy as np
 from sacrebleu.metrics import CHRF
 from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest
@@ -16,12 +21,25 @@ from sacrebleu.significance import Result as PairedResult
 
 from fairseq_ctxgates.analysis.analysis import Analysis
 from fairseq_ctxgates.analysis.bootstrap import RESAMPLES, add_resamples_option
+from fairseq_ctxgates.analysis.document_scores import (
+    SegmentScores,
+    SentencesOfDocuments,
+    WholeDocuments,
+    join_documents,
+    read_segment_scores,
+)
 from fairseq_ctxgates.analysis.figures import Bar, new_figure, panels
+from fairseq_ctxgates.analysis.options import add_file_option
 from fairseq_ctxgates.analysis.report import Cell, Result, Table, add_report_options
 from fairseq_ctxgates.analysis.systems import add_text_options, bleu_metric, read_systems_and_references
+from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.inter_sentence.documents import read_document_names
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+SACREBLEUS = ("BLEU", "chrF2", "d-BLEU", "d-chrF2")  # from 0 to 100
 
 
 @dataclass(frozen=True)
@@ -60,7 +78,8 @@ class Scores:
         """A row for each system."""
         columns = {first_column: ""}
         for metric in self.by_metric:
-            columns.update({metric: ".1f", f"± {metric}": ".1f", f"p {metric}": ".4f"})
+            spec = ".1f" if metric in SACREBLEUS else ".4f"
+            columns.update({metric: spec, f"± {metric}": spec, f"p {metric}": ".4f"})
         rows: List[List[Cell]] = []
         for number, name in enumerate(self.names):
             scores = [systems[number] for systems in self.by_metric.values()]
@@ -124,9 +143,80 @@ def comparison_figure(scores: Scores, title: str) -> Figure:
     return figure
 
 
+def metric_and_file(text: str) -> Tuple[str, Path]:
+    """The value ``METRIC=FILE`` of an option."""
+    metric, is_there, path = text.partition("=")
+    if not metric or not is_there or not path:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form METRIC=FILE")
+    if metric in SACREBLEUS:
+        raise argparse.ArgumentTypeError(f"{text!r}: {metric} is sacreBLEU's, give the metric another name")
+    return metric, Path(path)
+
+
+def read_other_metrics(args: argparse.Namespace, sentences: int) -> Dict[str, List[List[str]]]:
+    """The scores of ``--segment-scores``, by the name of the metric, for each system those of its sentences.
+
+    Raises:
+        UserError: a file does not fit, or there is not one for each system.
+    """
+    metrics: Dict[str, List[List[str]]] = {}
+    for metric, path in args.segment_scores:
+        metrics.setdefault(metric, []).append(read_segment_scores(path, sentences, args.ref[0]))
+    for metric, scores in metrics.items():
+        if len(scores) != len(args.sys):
+            raise UserError(
+                f"--segment-scores: {len(scores)} files for {metric}, but --sys has {len(args.sys)} systems: give one "
+                f"for each, in their order"
+            )
+    return metrics
+
+
+def read_documents(args: argparse.Namespace, reference: Sequence[str]) -> Optional[np.ndarray]:
+    """The number of each sentence's document, (sentences,), or None without ``--documents``."""
+    if args.documents is None:
+        return None
+    return read_document_names(args.documents, np.array([not line for line in reference]), args.ref[0])
+
+
+def score_systems(
+    systems: Sequence[Tuple[str, Sequence[str]]],
+    references: Sequence[Sequence[str]],
+    others: Mapping[str, Sequence[Sequence[str]]],
+    documents: Optional[np.ndarray],
+    args: argparse.Namespace,
+) -> Scores:
+    """The scores by all metrics.
+
+    Args:
+        systems: name and translations of each
+        others: from :func:`read_other_metrics`
+        documents: from :func:`read_documents`
+    """
+    metrics: Dict[str, Any] = {"BLEU": bleu_metric(args), "chrF": CHRF(lowercase=args.lowercase)}
+    segment_scores: Dict[str, Any] = {name: SegmentScores(name) for name in others}
+    if documents is not None:
+        metrics = {
+            **{name: SentencesOfDocuments(metric) for name, metric in metrics.items()},
+            **{f"d-{name}": WholeDocuments(metric) for name, metric in metrics.items()},
+        }
+        segment_scores = {name: SentencesOfDocuments(metric) for name, metric in segment_scores.items()}
+        systems = [(name, join_documents(lines, documents)) for name, lines in systems]
+        references = [join_documents(lines, documents) for lines in references]
+        others = {name: [join_documents(lines, documents) for lines in given] for name, given in others.items()}
+    scores = paired_bootstrap(systems, references, metrics, args.resamples)
+    for name, given in others.items():
+        metric = {name: segment_scores[name]}
+        scored = paired_bootstrap(list(zip(scores.names, given)), references, metric, args.resamples)
+        scores = Scores(
+            scores.names, {**scores.by_metric, **scored.by_metric}, {**scores.signatures, **scored.signatures}
+        )
+    return scores
+
+
 class ComparisonAnalysis(Analysis):
     """BLEU and chrF of several systems, with 95% intervals and the probability p that a system differs so much from the
-    first by chance: sacreBLEU's paired bootstrap test.
+    first by chance: sacreBLEU's paired bootstrap test. With documents also their BLEU and chrF as single segments
+    (d-BLEU, d-chrF2), and the test is over documents.
     """
 
     name = "compare"
@@ -135,19 +225,41 @@ class ComparisonAnalysis(Analysis):
         """The systems, the references, the test and the files to write."""
         add_text_options(parser)
         add_resamples_option(parser)
+        add_file_option(
+            parser,
+            "--documents",
+            "the name of each sentence's document, a line for each sentence: also score whole documents, and resample "
+            "documents in place of sentences",
+        )
+        parser.add_argument(
+            "--segment-scores",
+            type=metric_and_file,
+            nargs="+",
+            default=[],
+            metavar="METRIC=FILE",
+            help="another metric's score of each sentence, a number a line or what comet-score printed; for each "
+            "metric one file for each system, in their order",
+        )
         add_report_options(parser, csv="the table", figure="the scores")
 
     def run(self, args: argparse.Namespace) -> Result:
         """Score and test the systems."""
         systems, references = read_systems_and_references(args)
-        metrics = {"BLEU": bleu_metric(args), "chrF": CHRF(lowercase=args.lowercase)}
-        scores = paired_bootstrap(systems, references, metrics, args.resamples)
+        others = read_other_metrics(args, len(references[0]))
+        documents = read_documents(args, references[0])
+        scores = score_systems(systems, references, others, documents, args)
         table = scores.table()
-        title = f"{args.ref[0].name}, {len(references[0])} sentences, 95% intervals"
+        size = f"{len(references[0])} sentences"
+        if documents is not None:
+            size += f" in {len(np.unique(documents))} documents, which were resampled"
+        title = f"{args.ref[0].name}, {size}, 95% intervals"
         return Result(
             tables=[table],
             report=scores.as_dict(),
             csv=table,
             figure=lambda: comparison_figure(scores, title),
-            footer=[f"{metric}: {signature}" for metric, signature in scores.signatures.items()],
+            footer=[
+                *([title] if documents is not None else []),
+                *(f"{metric}: {signature}" for metric, signature in scores.signatures.items()),
+            ],
         )

@@ -49,6 +49,7 @@ class TaskOptions(Protocol):
     target_lang: str
     max_source_positions: int
     num_batch_buckets: int
+    seed: int
     post_process: Optional[str]
 
 
@@ -69,6 +70,7 @@ class SideStream(ABC, Generic[Options]):
         saved_options: of these, those that a checkpoint keeps because its model reads its input by them, and whether a
             model that was trained without such an option reads another input; their default is None
         filters: of these, those that leave sentences out of training
+        augmentations: of these, those that change at random what is trained on
         interactive_options: of these, those that only lines of text need, as fairseq-interactive reads them
         criterions: the names of the criterions that read it; empty: the model reads it
 
@@ -89,6 +91,7 @@ class SideStream(ABC, Generic[Options]):
     Config: ClassVar[Type[FairseqDataclass]]
     saved_options: ClassVar[Mapping[str, bool]] = {}
     filters: ClassVar[Tuple[str, ...]] = ()
+    augmentations: ClassVar[Tuple[str, ...]] = ()
     interactive_options: ClassVar[Tuple[str, ...]] = ()
     criterions: ClassVar[Tuple[str, ...]] = ()
 
@@ -119,7 +122,8 @@ class SideStream(ABC, Generic[Options]):
         """
         if cls.criterions and not has_criterion:
             return {option.name for option in fields(cls.Config)} - {"_name"}
-        return {*(() if trains else cls.filters), *(() if reads_lines else cls.interactive_options)}
+        of_training = () if trains else (*cls.filters, *cls.augmentations)
+        return {*of_training, *(() if reads_lines else cls.interactive_options)}
 
     @classmethod
     def values_to_save(cls, options: Options, required: AbstractSet[str]) -> Dict[str, Optional[str]]:
@@ -217,6 +221,12 @@ class SideStream(ABC, Generic[Options]):
         if len(rows) != sentences:
             prefix = split.stream_prefix(cls.name)
             raise UserError(f"{prefix}.idx has {len(rows)} rows for {sentences} sentences")
+
+    def augment(self) -> None:  # noqa: B027  most streams change nothing
+        """Begin to change at random what is trained on; called for training data, before :meth:`set_epoch`."""
+
+    def set_epoch(self, epoch: int) -> None:  # noqa: B027  most streams do not change
+        """Begin an epoch, on which what is drawn at random depends."""
 
     def training_mask(self) -> Optional[np.ndarray]:
         """Which sentences are trained on, a boolean for each; None: all."""

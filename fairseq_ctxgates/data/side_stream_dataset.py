@@ -34,6 +34,11 @@ class SideStreamDataset(BaseWrapperDataset):
                 stream.add_to_batch(batch)
         return batch
 
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch(epoch)
+        for stream in self.streams:
+            stream.set_epoch(epoch)
+
     def ordered_indices(self) -> np.ndarray:
         indices = self.dataset.ordered_indices()
         return indices if self.training_mask is None else indices[self.training_mask[indices]]

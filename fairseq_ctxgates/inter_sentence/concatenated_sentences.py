@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import AbstractSet, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import AbstractSet, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from fairseq_ctxgates.data.side_stream import Batch, TaskOptions
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.inter_sentence.preceding_sentences import NONE, PrecedingSentences, PrecedingSentencesConfig
+from fairseq_ctxgates.inter_sentence.preceding_sentences import PrecedingSentences, PrecedingSentencesConfig
 
 Lengths = Union[int, np.ndarray]
 
@@ -44,7 +44,7 @@ class ConcatenatedSentences(PrecedingSentences):
             )
         # The dataset is the one that fairseq has just built for this task: nothing has read its sources yet.
         word = (str(options.concatenate_preceding) if separator != dataset.src_dict.eos() else "", separator)
-        dataset.src = _Joined(dataset.src, self.sentences, rows, word, task.max_source_positions)
+        dataset.src = _Joined(dataset.src, self.sentences, self.preceding_rows, word, task.max_source_positions)
         dataset.src_sizes = dataset.src.sizes(self.source_lengths, self.lengths)
         dataset.sizes = (
             dataset.src_sizes
@@ -63,6 +63,9 @@ class ConcatenatedSentences(PrecedingSentences):
             raise UserError(
                 "--concatenate-preceding is for architectures without a gate for the preceding sentence: leave it out"
             )
+
+    def drop_words(self) -> None:
+        self.dataset.src.sources = self.without_words(self.dataset.src.sources)
 
     def num_tokens(self, indices: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         return tokens
@@ -87,13 +90,13 @@ class _Joined(Dataset):
         self,
         sources: FairseqDataset,
         sentences: FairseqDataset,
-        rows: np.ndarray,
+        preceding_rows: Callable[[int], List[int]],
         separator: Tuple[str, int],
         max_positions: int,
     ) -> None:
         self.sources = sources
         self.sentences = sentences
-        self.rows = rows
+        self.preceding_rows = preceding_rows
         self.separator_text, self.separator = separator[0], torch.tensor(separator[1:])
         self.max_positions = max_positions
 
@@ -116,8 +119,7 @@ class _Joined(Dataset):
 
     def preceding(self, index: int) -> List[int]:
         """The sentences to join before a source, the nearest last; none where there is no room."""
-        rows = [row for row in reversed(self.rows[index]) if row != NONE]
-        return rows if self.room(len(self.sources[index])) else []
+        return self.preceding_rows(index) if self.room(len(self.sources[index])) else []
 
     def room(self, source_lengths: Lengths) -> Lengths:
         """How many words and separators there is room for before a source: none, or a word and a separator at least."""

@@ -3,15 +3,17 @@
 import logging
 import math
 from dataclasses import dataclass, field
-from typing import AbstractSet, ClassVar, List, Optional, Sequence, Tuple
+from typing import AbstractSet, Any, ClassVar, List, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
 from fairseq.data import LanguagePairDataset, data_utils
 from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from fairseq_ctxgates.compat import MMapIndexedDataset
+from fairseq_ctxgates.configuration import as_flag
 from fairseq_ctxgates.data.data_directory import Split
 from fairseq_ctxgates.data.side_stream import Batch, SideStream, TaskOptions
 from fairseq_ctxgates.errors import UserError
@@ -56,6 +58,20 @@ class PrecedingSentencesConfig(FairseqDataclass):
         default=None,
         metadata={"help": "join so many preceding sentences, each with the separator (default: 1)"},
     )
+    coword_dropout: float = field(
+        default=0.0,
+        metadata={
+            "help": "make each word of a source, but not of its preceding sentences, the unknown word with this "
+            "probability in training, so that the model looks at these (CoWord dropout; Fernandes et al. 2021)"
+        },
+    )
+    sample_context_size: bool = field(
+        default=False,
+        metadata={
+            "help": "in training, give each sentence a random number of its preceding sentences, from none to all that "
+            "the model reads"
+        },
+    )
 
 
 class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
@@ -81,6 +97,7 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
     inputs: ClassVar[Tuple[str, ...]] = ("preceding_tokens", "preceding_distances", "preceding_groups")
     Config = PrecedingSentencesConfig
     filters = ("preceding_length_ratio", "preceding_max_length")
+    augmentations = ("coword_dropout", "sample_context_size")
 
     def __init__(
         self,
@@ -91,6 +108,7 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
         sentences: Optional[Sequence[Tensor]] = None,
     ) -> None:
         super().__init__(rows, dataset, options, task)
+        self.draws: Optional[Draws] = None
         self.sentences = dataset.src if sentences is None else sentences
         lengths = np.asarray(dataset.src_sizes if sentences is None else list(map(len, sentences)))
         self.null = torch.full((NULL_LENGTH,), dataset.src_dict.eos())
@@ -116,6 +134,14 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
                 "--preceding-length-ratio and --preceding-max-length need preceding sentences: an architecture that "
                 "reads them (--arch isg_transformer), or --concatenate-preceding"
             )
+        for name in cls.augmentations:
+            if getattr(options, name) and not is_used:
+                raise UserError(
+                    f"{as_flag(name)} needs preceding sentences: an architecture that reads them (--arch "
+                    f"isg_transformer), or --concatenate-preceding"
+                )
+        if not 0 <= options.coword_dropout < 1:
+            raise UserError(f"--coword-dropout {options.coword_dropout}: it must be at least 0 and below 1")
         if ratio != 0 and not 1 <= ratio < math.inf:
             raise UserError(f"--preceding-length-ratio {ratio}: it must be 0 (off) or at least 1")
         if max_length < 0:
@@ -202,6 +228,33 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
             keep &= np.maximum(np.maximum(source, target), preceding.max(axis=1)) <= max_length
         return keep
 
+    def augment(self) -> None:
+        if self.options.coword_dropout or self.options.sample_context_size:
+            self.draws = Draws(self.task.seed)
+        if self.options.coword_dropout:
+            self.drop_words()
+
+    def drop_words(self) -> None:
+        """Let words drop out of the dataset's sources."""
+        self.dataset.src = self.without_words(self.dataset.src)
+
+    def without_words(self, sentences: Any) -> Dataset:
+        """Sentences some of whose words are unknown ones, others in each epoch."""
+        assert self.draws is not None
+        dictionary = self.dataset.src_dict
+        return _WithoutWords(sentences, self.options.coword_dropout, self.draws, dictionary.unk(), dictionary.eos())
+
+    def set_epoch(self, epoch: int) -> None:
+        if self.draws is not None:
+            self.draws.epoch = epoch
+
+    def preceding_rows(self, number: int) -> List[int]:
+        """The rows of the sentences before one, the nearest last; in training perhaps of some of them."""
+        rows = [row for row in self.rows[number] if row != NONE]
+        if self.draws is not None and self.options.sample_context_size:
+            rows = rows[: self.draws.of(number).randint(1 + self.rows.shape[1])]
+        return rows[::-1]
+
     def num_tokens(self, indices: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         """All sentences go through the encoder: what counts is them together, or the target where it is longer. The
         source counts as padded to the longest, so that a batch with all its padding stays below ``--max-tokens``."""
@@ -222,11 +275,46 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
 
     def preceding_of(self, number: int) -> List[Tensor]:
         """The sentences before one, the nearest last, or NULL."""
-        rows = [row for row in reversed(self.rows[number]) if row != NONE]
-        return [self.sentences[row][-self.task.max_source_positions :] for row in rows] or [self.null]
+        cut = slice(-self.task.max_source_positions, None)
+        return [self.sentences[row][cut] for row in self.preceding_rows(number)] or [self.null]
 
     def _collate(self, rows: Sequence[Tensor], padding: int) -> Tensor:
         return data_utils.collate_tokens(list(rows), pad_idx=padding, left_pad=self.dataset.left_pad_source)
+
+
+class Draws:
+    """Random numbers for each sentence of a dataset, others in each epoch; the same in a resumed training.
+
+    Args:
+        seed: of the training
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.epoch = 1
+
+    def of(self, number: int) -> np.random.RandomState:
+        """The random numbers of a sentence."""
+        return np.random.RandomState([self.seed % 2**32, self.epoch, number])
+
+
+class _WithoutWords(Dataset):
+    """Sentences some of whose words are the unknown word."""
+
+    def __init__(self, sentences: Any, probability: float, draws: Draws, unk: int, eos: int) -> None:
+        self.sentences = sentences
+        self.probability = probability
+        self.draws = draws
+        self.unk, self.eos = unk, eos
+
+    def __len__(self) -> int:
+        return len(self.sentences)
+
+    def __getitem__(self, index: int) -> Tensor:
+        sentence: Tensor = self.sentences[index]
+        # Apart from what else is drawn for the sentence.
+        is_dropped = self.draws.of(index).random_sample(1 + len(sentence))[1:] < self.probability
+        return sentence.masked_fill(torch.from_numpy(is_dropped) & sentence.ne(self.eos), self.unk)
 
 
 def chain(rows: np.ndarray, number: int) -> np.ndarray:

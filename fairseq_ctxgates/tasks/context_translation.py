@@ -48,6 +48,7 @@ class _OwnConfig(TranslationConfig):
     post_process: Optional[str] = II("common_eval.post_process")
     finetune_from_model: Optional[str] = II("checkpoint.finetune_from_model")
     reset_optimizer: bool = II("checkpoint.reset_optimizer")
+    seed: int = II("common.seed")
 
 
 ContextTranslationConfig = make_dataclass(
@@ -105,6 +106,8 @@ class ContextTranslationTask(TranslationTask):
         ]
         if loaded:
             mask = _training_mask(loaded, split) if is_train else None
+            for stream in loaded if is_train else []:
+                stream.augment()
             self.datasets[split] = SideStreamDataset(dataset, loaded, mask)
             logger.info(f"{split}: side streams {', '.join(stream.name for stream in loaded)}")
         if is_train:

@@ -9,8 +9,9 @@ import json
 import math
 from argparse import ArgumentTypeError
 from pathlib import Path
-from typing import Any
+from typing import Any, Sequence
 
+import numpy as np
 import pytest
 import sacrebleu
 from sacrebleu.metrics import BLEU, CHRF
@@ -19,6 +20,7 @@ from fairseq_ctxgates import analysis
 from fairseq_ctxgates.analysis.bleu_by_unknowns import unknown_words
 from fairseq_ctxgates.analysis.buckets import Buckets, bucket_figure, score_buckets
 from fairseq_ctxgates.analysis.compare import comparison_figure, paired_bootstrap
+from fairseq_ctxgates.analysis.document_scores import SentencesOfDocuments, WholeDocuments, join_documents
 from fairseq_ctxgates.errors import UserError
 from tests.helpers.corpus import binarize, make_dictionary
 
@@ -206,3 +208,91 @@ def test_one_system_alone_and_systems_that_are_the_same() -> None:
     figure = comparison_figure(scores, "about")
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
     assert len(paired_bootstrap([("a", FIRST)], [TARGET], metrics, 50).table().rows) == 1
+
+
+# --- documents, and other metrics -------------------------------------------------------------------------------------
+
+DOCUMENTS = np.array([0, 0, 1, 2, 2, 2])
+SIX = [
+    f"{word} runs over the old bridge at {number}" for number, word in enumerate(["he", "she", "it", "we", "you", "I"])
+]
+CHANGED = [line.replace("old", "new") if number % 2 else line for number, line in enumerate(SIX)]
+
+
+def test_the_bootstrap_over_documents_draws_documents() -> None:
+    """The score of the sentences is what it was; the resamples are those of the documents' sums."""
+    plain, of_documents = BLEU(tokenize="none"), SentencesOfDocuments(BLEU(tokenize="none"))
+    joined = [join_documents(lines, DOCUMENTS) for lines in (CHANGED, SIX)]
+    assert [text.count("\n") + 1 for text in joined[0]] == [2, 1, 3]
+    metrics: dict[str, Any] = {"BLEU": of_documents}
+    scores = paired_bootstrap([("a", joined[0])], [joined[1]], metrics, 500)
+    score = scores.by_metric["BLEU"][0]
+    assert score.score == pytest.approx(plain.corpus_score(CHANGED, [SIX]).score)
+    statistics = np.array(plain._extract_corpus_statistics(CHANGED, [SIX]))
+    sums = np.stack([statistics[DOCUMENTS == number].sum(axis=0) for number in range(3)])
+    draws = np.random.default_rng(12345).choice(3, size=(500, 3), replace=True)
+    expected = [plain._compute_score_from_stats(sums[draw].sum(axis=0)).score for draw in draws]
+    assert score.mean == pytest.approx(np.mean(expected), abs=1e-4)
+
+
+def test_a_document_as_one_segment() -> None:
+    joined = [join_documents(lines, DOCUMENTS) for lines in (CHANGED, SIX)]
+    whole = [[text.replace("\n", " ") for text in texts] for texts in joined]
+    metrics: dict[str, Any] = {"chrF of documents": WholeDocuments(CHRF())}
+    scores = paired_bootstrap([("a", joined[0])], [joined[1]], metrics, 50)
+    assert scores.by_metric["d-chrF2"][0].score == pytest.approx(CHRF().corpus_score(whole[0], [whole[1]]).score)
+
+
+def write(path: Path, lines: Sequence[object]) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def test_compare_with_documents_and_segment_scores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    systems = [write(tmp_path / "plain.txt", CHANGED), write(tmp_path / "better.txt", SIX)]
+    reference, names = write(tmp_path / "ref.txt", SIX), write(tmp_path / "ref.docids", DOCUMENTS.tolist())
+    numbers = [[0.5, 0.25, 0.75, 0.5, 0.5, 0.5], [0.6, 0.35, 0.85, 0.6, 0.6, 0.6]]
+    plain = write(tmp_path / "plain.comet", numbers[0])
+    printed = [f"better.txt\tSegment {number}\tscore: {score:.4f}" for number, score in enumerate(numbers[1])]
+    better = write(tmp_path / "better.comet", [*printed, "better.txt\tscore: 0.6000"])
+    options = ["--ref", reference, "--sys", *systems, "--tokenize", "none", "--documents", names, "--resamples", 200]
+    options += ["--segment-scores", f"COMET={plain}", f"COMET={better}", "--json", tmp_path / "scores.json"]
+    analysis.main(["compare", *map(str, options)])
+    report = json.loads((tmp_path / "scores.json").read_text(encoding="utf-8"))
+    first, second = report["systems"]
+    assert list(first) == ["system", "BLEU", "chrF2", "d-BLEU", "d-chrF2", "COMET"]
+    assert (first["COMET"]["score"], second["COMET"]["score"]) == (pytest.approx(0.5), pytest.approx(0.6))
+    assert second["COMET"]["p"] == pytest.approx(1 / 201), "each document gains as much"
+    assert second["BLEU"]["score"] == pytest.approx(100) == second["d-BLEU"]["score"]
+    shown = capsys.readouterr().out
+    assert "6 sentences in 3 documents, which were resampled" in shown
+    assert "COMET: mean of the segments' scores|seed:12345|bs:200" in shown
+    assert "0.6000" in shown
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ([0.5] * 5, "a.comet has the scores of 5 segments, but .*ref.txt has 6"),
+        ([0.5, "nan", *[0.5] * 4], "a.comet, line 2: 'nan' is not a segment's score"),
+        ([0.5, "", *[0.5] * 4], "a.comet, line 2: '' is not a segment's score"),
+    ],
+)
+def test_segment_scores_that_do_not_fit(tmp_path: Path, lines: Sequence[object], message: str) -> None:
+    files = [write(tmp_path / name, SIX) for name in ("ref.txt", "a.txt")]
+    scores = write(tmp_path / "a.comet", lines)
+    with pytest.raises(UserError, match=message):
+        analysis.main(
+            ["compare", "--ref", str(files[0]), "--sys", str(files[1]), "--segment-scores", f"COMET={scores}"]
+        )
+
+
+def test_segment_scores_of_every_system(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text, scores = write(tmp_path / "a.txt", SIX), write(tmp_path / "a.comet", [0.5] * 6)
+    command = ["compare", "--ref", str(text), "--sys", str(text), str(write(tmp_path / "b.txt", SIX))]
+    with pytest.raises(UserError, match="--segment-scores: 1 files for COMET, but --sys has 2 systems"):
+        analysis.main([*command, "--segment-scores", f"COMET={scores}"])
+    for value, message in (("comet", "not of the form METRIC=FILE"), (f"BLEU={scores}", "BLEU is sacreBLEU's")):
+        with pytest.raises(SystemExit):
+            analysis.main([*command, "--segment-scores", value])
+        assert message in capsys.readouterr().err

@@ -92,6 +92,7 @@ def setup_task(data: Any, **options: Any) -> Any:
         "dataset_impl": "mmap",
         "required_seq_len_multiple": 1,
         "model_overrides": "{}",
+        "seed": 1,
     }
     for name, value in {**elsewhere, **options}.items():
         assert hasattr(config, name)

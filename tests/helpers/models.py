@@ -45,7 +45,7 @@ TARGETS = [[14, 15, 16], [17, 18, 19, 4, 5], [6]]
 
 def make_task(**options: Any) -> ContextTranslationTask:
     """The task with the options' own defaults, between two languages of one dictionary."""
-    config = ContextTranslationConfig(**{"model_overrides": "{}", **options})
+    config = ContextTranslationConfig(**{"model_overrides": "{}", "seed": 1, **options})
     return ContextTranslationTask(config, DICTIONARY, DICTIONARY)
 
 

@@ -1,0 +1,135 @@
+"""What sacreBLEU's paired bootstrap needs to resample documents in place of sentences, and scores of other metrics."""
+
+from __future__ import annotations
+
+import re
+from itertools import groupby
+from pathlib import Path
+from typing import Any, List, NamedTuple, Sequence
+
+import numpy as np
+from sacrebleu.metrics.base import Metric
+
+from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.files import read_lines
+
+# A line of comet-score: the file, the number of the segment and its score.
+COMET_LINE = re.compile(r".*\tSegment \d+\tscore: (\S+)")
+
+
+def join_documents(lines: Sequence[str], documents: np.ndarray) -> List[str]:
+    """The lines of each document as one text, joined by line feeds.
+
+    Args:
+        documents: the number of each line's document, (lines,)
+    """
+    return ["\n".join(line for line, _ in group) for _, group in groupby(zip(lines, documents), lambda pair: pair[1])]
+
+
+class SentencesOfDocuments:
+    """A metric of sentences by sacreBLEU, for texts in which a document is one text of several lines: the score is that
+    of all sentences, and resampling draws documents.
+
+    Args:
+        metric: of sentences
+    """
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._metric, name)
+
+    def _extract_corpus_statistics(self, documents: Sequence[str], references: Sequence[Sequence[str]]) -> Any:
+        """The sums of the sentences' statistics, a row for each document."""
+        lengths = [len(document.split("\n")) for document in documents]
+        sentences = [[line for document in text for line in document.split("\n")] for text in (documents, *references)]
+        statistics = np.array(self._metric._extract_corpus_statistics(sentences[0], sentences[1:]))
+        return np.add.reduceat(statistics, np.cumsum([0, *lengths[:-1]]), axis=0).tolist()
+
+
+class WholeDocuments(SentencesOfDocuments):
+    """A metric by sacreBLEU of documents, each of which is one segment: *d-BLEU* (Liu et al. 2020)."""
+
+    def _extract_corpus_statistics(self, documents: Sequence[str], references: Sequence[Sequence[str]]) -> Any:
+        texts = [[document.replace("\n", " ") for document in text] for text in (documents, *references)]
+        return self._metric._extract_corpus_statistics(texts[0], texts[1:])
+
+    def _aggregate_and_compute(self, statistics: Any) -> Any:
+        score = self._metric._aggregate_and_compute(statistics)
+        score.name = f"d-{score.name}"
+        return score
+
+
+class Mean(NamedTuple):
+    """A metric's score of a text, as sacreBLEU's test reads it."""
+
+    name: str
+    score: float
+
+
+class MeanSignature:
+    """What there is to say of a mean, as sacreBLEU's test adds to it."""
+
+    def __init__(self) -> None:
+        self._facts = ["mean of the segments' scores"]
+
+    def update(self, name: str, value: object) -> None:
+        """Add a fact."""
+        self._facts.append(f"{name}:{value}")
+
+    def __str__(self) -> str:
+        return "|".join(self._facts)
+
+
+class SegmentScores:
+    """The mean of scores that another program gave each segment, in the form of a metric of sacreBLEU. A segment is its
+    score, written as a number.
+
+    Args:
+        name: of the other program's metric
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def _extract_corpus_statistics(self, segments: Sequence[str], references: object) -> List[List[float]]:
+        return [[float(segment), 1.0] for segment in segments]
+
+    def _compute_score_from_stats(self, sums: np.ndarray) -> Mean:
+        total, number = map(float, sums)
+        return Mean(self.name, total / number)
+
+    def _aggregate_and_compute(self, statistics: Sequence[Sequence[float]]) -> Mean:
+        return self._compute_score_from_stats(np.sum(statistics, axis=0))
+
+    def get_signature(self) -> MeanSignature:
+        """What was done with the scores; the other program has a signature of its own."""
+        return MeanSignature()
+
+
+def read_segment_scores(path: Path, segments: int, text: object) -> List[str]:
+    """The score of each segment as it is written in a file with a number a line, or in what ``comet-score`` printed.
+
+    Args:
+        segments: how many the text has
+        text: its name in messages
+
+    Raises:
+        UserError: the file cannot be read, or has no score for each segment
+    """
+    lines = read_lines(path)
+    scores = [match[1] for match in map(COMET_LINE.fullmatch, lines) if match] or lines
+    for number, score in enumerate(scores, start=1):
+        if not _is_finite_number(score):
+            raise UserError(f"{path}, line {number}: {score!r} is not a segment's score: give one number a line")
+    if len(scores) != segments:
+        raise UserError(f"{path} has the scores of {len(scores)} segments, but {text} has {segments}")
+    return scores
+
+
+def _is_finite_number(text: str) -> bool:
+    try:
+        return bool(np.isfinite(float(text)))
+    except ValueError:
+        return False
