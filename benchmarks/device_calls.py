@@ -153,7 +153,7 @@ def make_batch(dictionary: Dictionary, names: Collection[str]) -> Dict[str, Any]
             "src_tokens": source,
             "src_lengths": torch.tensor([5, 3]),
             "prev_output_tokens": torch.tensor([[eos, 11, 12, 13], [eos, 14, 15, pad]]),
-            **{name: inputs[name] for name in names},
+            **{name: tensor for name, tensor in inputs.items() if name in names},
         },
         "target": torch.tensor([[11, 12, 13, eos], [14, 15, eos, pad]]),
         "gate_labels": torch.tensor([[1, 0, 1, 2], [0, 1, 2, 2]]),

@@ -18,6 +18,7 @@ import argparse
 import textwrap
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Dict, List, Optional, Sequence
 
 import numpy as np
@@ -246,6 +247,22 @@ def sentence_table(sentences: Sequence[SentenceScores]) -> Table:
     )
 
 
+def token_table(sentences: Sequence[SentenceScores]) -> Table:
+    """A row for each target token with what it gains, the P-CXMI of Fernandes et al. 2023."""
+    columns = {"sentence": "d", "preceded": "", "position": "d", "token": ""}
+    columns.update({"log2 P with": ".4f", "log2 P without": ".4f", "saved (bits)": ".4f"})
+    return Table(
+        columns,
+        [
+            [sentence.number, "yes" if sentence.is_preceded else "no", position, token, *map(float, scores)]
+            for sentence in sentences
+            for position, (token, *scores) in enumerate(
+                zip(sentence.tokens, sentence.with_context, sentence.without, sentence.saved), start=1
+            )
+        ],
+    )
+
+
 def summary_as_dict(cxmi: CXMI) -> Dict[str, object]:
     """CXMI and the two cross-entropies, for JSON."""
     return {
@@ -261,6 +278,7 @@ class CXMIAnalysis(Analysis):
     """How many bits the preceding sentence saves for each target word: log2 P with it less log2 P without it."""
 
     name = "cxmi"
+    output_options = (*Analysis.output_options, "tokens")
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """The models, the split, the intervals, the files to write and the sentence drawn."""
@@ -272,6 +290,12 @@ class CXMIAnalysis(Analysis):
         )
         add_bootstrap_options(parser)
         add_report_options(parser, csv="the scores of each sentence", figure="the sentences' bits, and those of one")
+        parser.add_argument(
+            "--tokens",
+            type=Path,
+            metavar="FILE",
+            help="also write to this file, as CSV, what each target token gains (P-CXMI; Fernandes et al. 2023)",
+        )
         help = "the sentence drawn, from 1 (default: the one whose tokens save most)"
         parser.add_argument("--sentence", type=int, metavar="N", help=help)
 
@@ -304,5 +328,6 @@ class CXMIAnalysis(Analysis):
                 **{name.replace(" ", "_"): summary_as_dict(cxmi) for name, cxmi in found.items()},
             },
             csv=sentence_table(sentences),
+            more_csv={"tokens": token_table(sentences)},
             figure=partial(cxmi_figure, preceded, found["with a preceding sentence"], drawn) if drawn else None,
         )

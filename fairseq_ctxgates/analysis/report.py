@@ -76,6 +76,7 @@ class Result:
     csv: table of the CSV file
     figure: draws the figure of ``--figure``; called only if that option is given. None if there is nothing to draw
     more_figures: the same for the options that name further figures
+    more_csv: for options that name further CSV files, their tables
     headline: printed above the tables
     footer: lines printed below the tables
     """
@@ -85,6 +86,7 @@ class Result:
     csv: Table
     figure: Optional[Callable[[], Figure]] = None
     more_figures: Mapping[str, Callable[[], Figure]] = field(default_factory=dict)
+    more_csv: Mapping[str, Table] = field(default_factory=dict)
     headline: str = ""
     footer: Sequence[str] = ()
 
@@ -108,6 +110,10 @@ class Result:
         if args.csv:
             write_whole(args.csv, self.csv.csv().encode())
             written.append(args.csv)
+        for option, table in self.more_csv.items():
+            if getattr(args, option):
+                write_whole(getattr(args, option), table.csv().encode())
+                written.append(getattr(args, option))
         if args.figure and self.figure is not None:
             write_figure(args.figure, self.figure())
             written.append(args.figure)

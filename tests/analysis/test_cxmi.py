@@ -97,7 +97,8 @@ NULL = ("--model-overrides", "{'inter_sentence_ablation': 'null'}")
 def test_the_same_model_without_its_preceding_sentences(
     trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    report = run(trained, tmp_path, "isg", "--gen-subset", "valid", "--max-tokens", 40)
+    tokens = tmp_path / "new" / "tokens.csv"
+    report = run(trained, tmp_path, "isg", "--gen-subset", "valid", "--max-tokens", 40, "--tokens", tokens)
     # As fairseq-validate measures the two.
     entropies = [float(validate(trained.data, trained["isg"], *more)["valid_nll_loss"]) for more in ((), NULL)]
     found = report["all"]
@@ -117,6 +118,14 @@ def test_the_same_model_without_its_preceding_sentences(
         len(target.split()) + 1 for document in TEXT["valid"] for _, target in document
     )
     assert "CXMI (bits/token)" in capsys.readouterr().out
+    words = list(csv.DictReader(tokens.read_text(encoding="utf-8").splitlines()))
+    targets = [target for document in TEXT["valid"] for _, target in document]
+    assert [row["token"] for row in words] == [word for target in targets for word in (*target.split(), "</s>")]
+    assert [row["position"] for row in words if row["sentence"] == "2"] == list(
+        map(str, range(1, 2 + len(targets[1].split())))
+    )
+    assert sum(float(row["saved (bits)"]) for row in words) == pytest.approx(saved, abs=1e-4)
+    assert all(float(row["saved (bits)"]) == pytest.approx(0, abs=1e-6) for row in words if row["preceded"] == "no")
 
 
 def test_another_model_as_the_baseline(trained: Trained, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import torch
 from omegaconf import OmegaConf
 
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE, SOURCE, TARGET
+from fairseq_ctxgates.inter_sentence.preceding_sentences import group_sentences
 from tests.helpers.models import PAD, make_batch, make_side_inputs, make_task
 from tests.helpers.options import ARCHITECTURES
 
@@ -23,9 +24,13 @@ SOURCES, TARGETS = [[4, 3, 6, 7, 8], [9, 10], [11, 3, 13]], [[14, 3, 16], [17, 1
 LABELS = [[SOURCE, TARGET, IGNORE], [TARGET, SOURCE, SOURCE, TARGET, TARGET], [SOURCE]]
 BATCH = make_batch(SOURCES, TARGETS, LABELS)
 INPUTS = make_side_inputs(BATCH["net_input"]["src_tokens"])
+# Two preceding sentences of the first source.
+DISTANCES = torch.tensor([[2, 1, 1], [1, 1, 1], [1, 1, 1]])
+TWO_SENTENCES = {"preceding_distances": DISTANCES, "preceding_groups": group_sentences(DISTANCES)}
 OPTIONS: dict[str, dict[str, Any]] = {
     "everything": {"inter_sentence_gate": True, "smoothing": "ccwm", "smoothing_side": "both"},
     "all_words": {"smoothing": "fcwm", "smoothing_words": "all"},
+    "two sentences": {"inter_sentence_gate": True, "inter_sentence_context": 2},
     "random": {"inter_sentence_gate": True, "inter_sentence_ablation": "random"},
 }
 CASES: list[tuple[str, dict[str, Any]]] = [(arch, {}) for arch in ARCHITECTURES] + [
@@ -51,7 +56,8 @@ def test_no_tensor_is_made_elsewhere(arch: str, options: dict[str, Any]) -> None
 
 def run(model: Any, is_trained: bool) -> list[torch.Tensor]:
     """The logits of decoding all at once and step by step, and the gradient of the sum of the logits."""
-    inputs = {name: INPUTS[name] for name in model.input_names}
+    given = {**INPUTS, **TWO_SENTENCES} if model.context_size > 1 else INPUTS
+    inputs = {name: given[name] for name in model.input_names if name in given}
     batch = {**BATCH["net_input"], **inputs}
     words = batch.pop("prev_output_tokens")
     results = []
