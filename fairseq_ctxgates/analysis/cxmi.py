@@ -117,7 +117,7 @@ def without_context(args: argparse.Namespace, inference: Inference) -> Inference
         )
     same = Inference.from_options(args, path=args.path, **overrides)
     if concatenates(same):
-        same.task.cfg.concatenate_preceding = None
+        same.task.cfg.concatenate_preceding = same.task.cfg.concatenate_number = None
     return same
 
 
@@ -146,7 +146,7 @@ def score_sentences(inference: Inference, baseline: Inference, args: argparse.Na
     return [
         SentenceScores(
             number=row + 1,
-            is_preceded=bool(stream.rows[row] != NONE),
+            is_preceded=bool(stream.rows[row, 0] != NONE),
             tokens=[dictionary[token] for token in dataset.tgt[row].tolist()],
             with_context=with_context[row],
             without=without[row],

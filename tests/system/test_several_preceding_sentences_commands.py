@@ -3,12 +3,15 @@ made for one."""
 
 from __future__ import annotations
 
+import csv
+import json
 import re
 from pathlib import Path
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, List, Tuple
 
 import pytest
 
+from fairseq_ctxgates import analysis
 from fairseq_ctxgates.errors import UserError
 from tests.helpers.documents import COMMON, ISG, ISG_RNNSEARCH, TEXT, interactive_lines
 from tests.helpers.fairseq_commands import (
@@ -91,6 +94,59 @@ def test_the_checkpoint_knows_how_many_it_concatenates(trained: Trained, tmp_pat
         )
     log = train(trained.data, tmp_path, *PLAIN, *COMMON, "--restore-file", model, "--max-epoch", 3)
     assert "training goes on with --concatenate-preceding </s> and --concatenate-number 2, as the checkpoint" in log
+
+
+def analyze(name: str, trained: Trained, model: str, folder: Path, *options: object) -> Dict[str, Any]:
+    """The JSON of an analysis of a model."""
+    arguments = [name, trained.data, "--path", trained[model], "--cpu", "--json", folder / "report.json", *options]
+    analysis.main(list(map(str, arguments)))
+    report: Dict[str, Any] = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    return report
+
+
+@pytest.mark.parametrize("model", ["two", "two on rnnsearch", "two concatenated"])
+def test_cxmi(trained: Trained, model: str, tmp_path: Path) -> None:
+    found = analyze("cxmi", trained, model, tmp_path, "--max-tokens", 60)
+    assert [found[name]["sentences"] for name in ("all", "with_a_preceding_sentence", "without_one")] == [20, 17, 3]
+    assert found["without_one"]["cxmi"] == pytest.approx(0, abs=1e-6)
+    assert abs(found["with_a_preceding_sentence"]["cxmi"]) > 1e-4
+
+
+@pytest.mark.parametrize("model", ["two", "two on rnnsearch"])
+def test_attention_by_distance(
+    trained: Trained, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = analyze("attention-entropy", trained, model, tmp_path)
+    for summary in found["summary"]:
+        assert sum(summary["shares"]) == pytest.approx(1, abs=1e-4)
+        if summary["kind"] == "NULL":
+            assert summary["shares"] == pytest.approx([1, 0], abs=1e-4)
+        else:
+            assert 0.1 < summary["shares"][1] < 0.9
+    assert "attention on the nearest" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("model", ["two", "two on rnnsearch"])
+def test_examples_of_a_contrastive_set_do_not_see_each_other(trained: Trained, model: str, tmp_path: Path) -> None:
+    """Each has one preceding sentence, and the one before that is no other example's."""
+    pairs = [pair for document in TEXT["test"][:2] for pair in document]
+    texts = {"preceding": [source for source, _ in pairs[:-1]], "source": [source for source, _ in pairs[1:]]}
+    texts["reference"] = [target for _, target in pairs[1:]]
+    texts["contrastive"] = [f"{target} r1" for target in texts["reference"]]
+
+    def scores(rows: List[int]) -> List[float]:
+        files = []
+        for name, lines in texts.items():
+            (tmp_path / name).write_text("".join(f"{lines[row]}\n" for row in rows), encoding="utf-8")
+            files += [f"--{name}", tmp_path / name]
+        analyze("contrastive", trained, model, tmp_path, *files, "--csv", tmp_path / "scores.csv")
+        with open(tmp_path / "scores.csv", encoding="utf-8") as stream:
+            table = list(csv.DictReader(stream))
+        (column,) = (name for name in table[0] if name.endswith(": right translation"))
+        return [float(row[column]) for row in table]
+
+    rows = list(range(len(pairs) - 1))
+    assert scores(rows[::-1]) == pytest.approx(scores(rows)[::-1], abs=1e-3)
 
 
 @pytest.mark.parametrize(
