@@ -106,6 +106,11 @@ class SideStream(ABC, Generic[Options]):
     def is_wanted(cls, options: Options, required: AbstractSet[str]) -> bool:
         """Whether the options ask for this stream, or the models, which require the streams of these names."""
 
+    @classmethod
+    def context_size(cls, options: Options) -> int:
+        """How many preceding sentences the options ask for."""
+        return 1
+
     @classmethod  # noqa: B027  most streams have nothing to check
     def check_models(cls, options: Options, task: TaskOptions, required: AbstractSet[str]) -> None:
         """Raise UserError where the options contradict what the models require; ``required`` also has what an ablation
@@ -149,7 +154,7 @@ class SideStream(ABC, Generic[Options]):
 
         Args:
             sample_ratios: how often fairseq repeats each split
-            context_size: how many preceding sentences the models read
+            context_size: how many preceding sentences the models read, or the options ask for
 
         Raises:
             UserError: a stream is missing, damaged, or was made for other data than what lies beside it.
@@ -175,7 +180,7 @@ class SideStream(ABC, Generic[Options]):
         Args:
             dataset: the lines of a buffer
             lines_before: token ids of the last lines of the buffers before
-            context_size: how many preceding sentences the models read
+            context_size: how many preceding sentences the models read, or the options ask for
         """
         return None
 

@@ -57,6 +57,10 @@ class ConcatenatedSentences(PrecedingSentences):
         return options.concatenate_preceding is not None
 
     @classmethod
+    def context_size(cls, options: PrecedingSentencesConfig) -> int:
+        return int(options.concatenate_number or 1)
+
+    @classmethod
     def check_models(cls, options: PrecedingSentencesConfig, task: TaskOptions, required: AbstractSet[str]) -> None:
         super().check_models(options, task, required)
         if cls.is_wanted(options, required) and cls.name in required:

@@ -154,9 +154,9 @@ class ContextTranslationTask(TranslationTask):
         return {name for model in self._models if isinstance(model, ContextModel) for name in model.required_streams}
 
     def context_size(self) -> int:
-        """How many preceding sentences the models at hand read, or are joined before their sources."""
-        concatenated = int(self.cfg.concatenate_number or 1)
-        return max([concatenated, *(model.context_size for model in self._models if isinstance(model, ContextModel))])
+        """How many preceding sentences the models at hand read, or the options ask for."""
+        of_models = (model.context_size for model in self._models if isinstance(model, ContextModel))
+        return max([*of_models, *(stream.context_size(self._options_of(stream)) for stream in STREAMS)])
 
     def state_dict(self) -> Dict[str, Any]:
         """What a checkpoint keeps of the task: the options by which its model reads its input."""

@@ -388,7 +388,7 @@ SIZE = (
 TRAINING = (
     *("--dropout", 0.1, "--optimizer", "adam", "--adam-betas", "(0.9, 0.98)", "--lr", "3e-3", *SMOOTHED),
     *("--lr-scheduler", "inverse_sqrt", "--warmup-updates", 200, "--batch-size", 64, "--seed", 1, "--cpu"),
-    *("--num-workers", 0, "--disable-validation", "--no-epoch-checkpoints", "--max-update", 450),
+    *("--num-workers", 0, "--disable-validation", "--no-epoch-checkpoints", "--max-update", 650),
 )
 
 
