@@ -23,7 +23,7 @@ from importlib.util import find_spec
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
-from fairseq import options, tasks
+from fairseq import options, tasks, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.sequence_generator import SequenceGenerator
 from tqdm import tqdm
@@ -70,13 +70,7 @@ def first_batches(task: Any, count: int, max_tokens: int, device: str) -> List[D
     batches = task.get_batch_iterator(
         task.dataset("train"), max_tokens=max_tokens, required_batch_size_multiple=8, seed=1
     ).next_epoch_itr()
-    return [_to(batch, device) for _, batch in zip(range(count), batches)]
-
-
-def _to(value: Any, device: str) -> Any:
-    if isinstance(value, dict):
-        return {key: _to(item, device) for key, item in value.items()}
-    return value.to(device) if isinstance(value, torch.Tensor) else value
+    return [utils.apply_to_sample(lambda x: x.to(device), batch) for _, batch in zip(range(count), batches)]
 
 
 def net_input(system: System, batch: Dict[str, Any]) -> Dict[str, Any]:

@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Callable, ClassVar, Collection, Dict, Generic, Mapping, NamedTuple, Optional, Sequence, Tuple, Type
+from typing import (
+    Callable,
+    ClassVar,
+    Collection,
+    Dict,
+    Generic,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    Type,
+)
 
 import torch
 from fairseq.data import Dictionary
@@ -61,18 +74,22 @@ class Sentences(NamedTuple):
     groups: Sequence[Tensor] = ()
     distances: Optional[Tensor] = None
 
-    def members(self, group: Tensor, padding_idx: int) -> Tensor:
-        """The tokens of a group's sentences, (sentences, their length)."""
+    def batches(self, padding_idx: int) -> List[Tensor]:
+        """The tokens to encode, (sentences, their length), for each group, or of all rows where there are none."""
+        if not self.groups:
+            return [self.tokens]
         tokens = torch.nn.functional.pad(self.tokens.flatten(), (0, 1), value=padding_idx)
-        return tokens[group]
+        return [tokens[group] for group in self.groups]
 
     def padding_mask(self, padding_idx: int) -> Tensor:
         """(batch, length), true where attention shall not see."""
         return self.tokens.eq(padding_idx) if self.distances is None else self.distances.eq(0)
 
     def arrange(self, encodings: Sequence[Tensor]) -> Tensor:
-        """The encodings of the groups, (sentences, their length, width) each, in the places of the rows, (batch,
-        length, width); zero at padding."""
+        """The encodings of the :meth:`batches`, (sentences, their length, width) each, in the places of the rows,
+        (batch, length, width); of groups zero at padding."""
+        if not self.groups:
+            return encodings[0]
         width = encodings[0].size(-1)
         places = torch.cat([group.flatten() for group in self.groups])
         rows = encodings[0].new_zeros(self.tokens.numel() + 1, width)

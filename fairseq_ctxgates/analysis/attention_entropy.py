@@ -256,21 +256,13 @@ def summary_table(summaries: Sequence[EntropySummary]) -> Table:
 def share_table(summaries: Sequence[EntropySummary]) -> Table:
     """A row for each summary of sentences with ordinary ones before them: how much of the attention each has."""
     chosen = [summary for summary in summaries if summary.kind == KINDS[1] and summary.shares]
-    columns = {"layer": "d", **{f"attention on {_ordinal(distance)}": ".1%" for distance in _distances(chosen)}}
+    columns = {"layer": "d", **{f"attention at distance {distance}": ".1%" for distance in _distances(chosen)}}
     rows: List[List[Cell]] = [["all" if one.layer is None else one.layer, *one.shares] for one in chosen]
     return Table(columns, rows)
 
 
 def _distances(summaries: Sequence[EntropySummary]) -> range:
     return range(1, 1 + max((len(summary.shares) for summary in summaries), default=0))
-
-
-def _ordinal(distance: int) -> str:
-    return (
-        "the nearest"
-        if distance == 1
-        else f"the {distance}{'nd' if distance == 2 else 'rd' if distance == 3 else 'th'} before"
-    )
 
 
 def token_table(sentences: Sequence[SentenceEntropy]) -> Table:

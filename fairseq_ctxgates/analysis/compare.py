@@ -21,14 +21,14 @@ from sacrebleu.significance import Result as PairedResult
 
 from fairseq_ctxgates.analysis.analysis import Analysis
 from fairseq_ctxgates.analysis.bootstrap import RESAMPLES, add_resamples_option
-from fairseq_ctxgates.analysis.document_scores import (
+from fairseq_ctxgates.analysis.figures import Bar, new_figure, panels
+from fairseq_ctxgates.analysis.metrics import (
     SegmentScores,
     SentencesOfDocuments,
     WholeDocuments,
     join_documents,
     read_segment_scores,
 )
-from fairseq_ctxgates.analysis.figures import Bar, new_figure, panels
 from fairseq_ctxgates.analysis.options import add_file_option
 from fairseq_ctxgates.analysis.report import Cell, Result, Table, add_report_options
 from fairseq_ctxgates.analysis.systems import add_text_options, bleu_metric, read_systems_and_references

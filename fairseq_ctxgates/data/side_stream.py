@@ -159,10 +159,11 @@ class SideStream(ABC, Generic[Options]):
         Raises:
             UserError: a stream is missing, damaged, or was made for other data than what lies beside it.
         """
-        return cls(cls.join([cls.load_split(split) for split in splits], sample_ratios), dataset, options, task)
+        rows = cls.join([cls.load_split(split) for split in splits], sample_ratios, context_size)
+        return cls(rows, dataset, options, task)
 
     @classmethod
-    def join(cls, parts: Sequence[MMapIndexedDataset], sample_ratios: Sequence[int]) -> Rows:
+    def join(cls, parts: Sequence[MMapIndexedDataset], sample_ratios: Sequence[int], context_size: int = 1) -> Rows:
         """The rows of several splits as those of one, each split repeated as fairseq repeats its data."""
         return parts[0] if len(parts) == 1 else ConcatDataset(parts, list(sample_ratios))
 

@@ -158,29 +158,19 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
             )
 
     @classmethod
-    def load(
-        cls,
-        splits: Sequence[Split],
-        sample_ratios: Sequence[int],
-        dataset: LanguagePairDataset,
-        options: PrecedingSentencesConfig,
-        task: TaskOptions,
-        context_size: int = 1,
-    ) -> "PrecedingSentences":
-        rows = cls.join([cls.load_split(split) for split in splits], sample_ratios)
-        return cls(chain(rows, context_size), dataset, options, task)
-
-    @classmethod
-    def join(cls, parts: Sequence[MMapIndexedDataset], sample_ratios: Sequence[int]) -> np.ndarray:
-        """The row of each sentence's preceding one in the joined dataset, or ``NONE``, (sentences,)."""
+    def join(
+        cls, parts: Sequence[MMapIndexedDataset], sample_ratios: Sequence[int], context_size: int = 1
+    ) -> np.ndarray:
+        """The rows of the sentences before each in the joined dataset, the nearest first, or ``NONE``, (sentences,
+        context size)."""
         if len(parts) == 1:
-            return read_preceding(parts[0])  # fairseq repeats a split only to join it with others
+            return chain(read_preceding(parts[0]), context_size)  # fairseq repeats a split only to join it with others
         joined, start = [], 0
         for part, repeats in zip(parts, sample_ratios):
             rows = read_preceding(part)
             joined += [np.where(rows == NONE, NONE, rows + start)] * repeats
             start += len(rows) * repeats
-        return np.concatenate(joined)
+        return chain(np.concatenate(joined), context_size)
 
     @classmethod
     def from_interactive_lines(

@@ -106,16 +106,11 @@ class ContextTransformerEncoder(TransformerEncoderBase):
 
     def encode_sentences(self, name: str, sentences: Sentences) -> Tensor:
         """The encoding of further sentences, (length, batch, embed dim), changed by the part of that name."""
-        if not sentences.groups:
-            encoded: Tensor = self.encode(sentences.tokens)["encoder_out"][0]
-        else:
-            groups = [sentences.members(group, self.padding_idx) for group in sentences.groups]
-            encodings = [self.encode(tokens)["encoder_out"][0].transpose(0, 1) for tokens in groups]
-            encoded = sentences.arrange(encodings).transpose(0, 1).contiguous()
+        batches = sentences.batches(self.padding_idx)
+        encoded = sentences.arrange([self.encode(tokens)["encoder_out"][0].transpose(0, 1) for tokens in batches])
         if name in self.encoding_parts:
-            changed = self.encoding_parts[name](encoded.transpose(0, 1), sentences.distances)
-            encoded = changed.transpose(0, 1).contiguous()
-        return encoded
+            encoded = self.encoding_parts[name](encoded, sentences.distances)
+        return encoded.transpose(0, 1).contiguous()
 
     def encode(
         self,

@@ -174,19 +174,15 @@ class RNNSearchEncoder(FairseqEncoder):
         masks, further, tensors = further_encodings(self.mechanisms, given)
         if masks:
             raise UserError(f"RNNSearch cannot encode the source under a mask ({', '.join(masks)}): use a Transformer")
-        members = {
-            name: [one.members(group, self.padding_idx) for group in one.groups] or [one.tokens]
-            for name, one in further.items()
-        }
-        states, first = self.encode([src_tokens, *(tokens for groups in members.values() for tokens in groups)])
+        batches = {name: sentences.batches(self.padding_idx) for name, sentences in further.items()}
+        states, first = self.encode([src_tokens, *(tokens for of_one in batches.values() for tokens in of_one)])
         source, *others = states
         encoder_out: EncoderOut = {
             "encoder_out": [source],
             "encoder_padding_mask": [src_tokens.eq(self.padding_idx)],
         }
         for name, sentences in further.items():
-            encodings = [others.pop(0) for _ in members[name]]
-            encoded = sentences.arrange(encodings) if sentences.groups else encodings[0]
+            encoded = sentences.arrange([others.pop(0) for _ in batches[name]])
             if name in self.encoding_parts:
                 encoded = self.encoding_parts[name](encoded, sentences.distances)
             encoder_out[f"{name}_out"] = [encoded]

@@ -84,7 +84,10 @@ class Linear(nn.Linear):
 
 
 def replace_linear(model: nn.Module) -> None:
-    """Make every ``nn.Linear`` of a model a :class:`Linear`; parameters, also shared ones, stay what they are."""
+    """Make every ``nn.Linear`` of a model a :class:`Linear` where that can be faster; parameters, also shared ones,
+    stay what they are."""
+    if not onednn_is_faster():
+        return
     for module in model.modules():
         if type(module) is nn.Linear:
             module.__class__ = Linear

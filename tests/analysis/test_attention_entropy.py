@@ -82,7 +82,7 @@ def test_shares_of_several_preceding_sentences() -> None:
     assert attention_shares(attention, distances, ~words, 2).tolist() == [[0.0, 1.0]]
     other = replace(ORDINARY, shares=np.array([[0.25, 0.75], [0.75, 0.25]]))
     table = share_table(summarize([*NULL, ORDINARY, other]))
-    assert list(table.columns) == ["layer", "attention on the nearest", "attention on the 2nd before"]
+    assert list(table.columns) == ["layer", "attention at distance 1", "attention at distance 2"]
     assert table.rows == [[2, 0.5, 0.5], [3, 0.5, 0.5], ["all", 0.5, 0.5]]
 
 

@@ -123,7 +123,7 @@ def test_attention_by_distance(
             assert summary["shares"] == pytest.approx([1, 0], abs=1e-4)
         else:
             assert 0.1 < summary["shares"][1] < 0.9
-    assert "attention on the nearest" in capsys.readouterr().out
+    assert "attention at distance 2" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("model", ["two", "two on rnnsearch"])

@@ -1,4 +1,5 @@
-"""What sacreBLEU's paired bootstrap needs to resample documents in place of sentences, and scores of other metrics."""
+"""Metrics for sacreBLEU's paired bootstrap: of sentences or documents where documents are resampled, and the scores
+that another program gave."""
 
 from __future__ import annotations
 
