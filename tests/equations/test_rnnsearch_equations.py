@@ -203,10 +203,13 @@ def test_pack() -> None:
     assert words[rows].tolist() == [4, 6, 9, 10]
 
 
-def test_shared_matrices_stay_shared() -> None:
+@pytest.mark.parametrize("onednn_is_faster", [True, False])
+def test_shared_matrices_stay_shared(monkeypatch: pytest.MonkeyPatch, onednn_is_faster: bool) -> None:
+    """Also where oneDNN's linear layers take the place of torch's."""
+    monkeypatch.setattr("fairseq_ctxgates.modules.linear.onednn_is_faster", lambda: onednn_is_faster)
     model = build_rnnsearch(share_all_embeddings=True, decoder_embed_dim=6, decoder_output_dim=6)
     assert model.decoder.output_projection.weight is model.encoder.embed_tokens.weight
-    assert all(type(module) is not torch.nn.Linear for module in model.modules())
+    assert any(type(module) is torch.nn.Linear for module in model.modules()) != onednn_is_faster
 
 
 # --- padding ----------------------------------------------------------------------------------------------------------

@@ -332,6 +332,7 @@ def test_a_stub_that_answers_as_corenlp_does() -> None:
         (200, b"\0"),
         (200, b""),
     ],
+    ids=["not implemented", "not found", "a long page", "status", "no text", "null", "a byte", "nothing"],
 )
 def test_a_web_server_is_told_from_corenlp_without_models(status: int, content: bytes) -> None:
     message = (
