@@ -40,8 +40,11 @@ try:
     from fairseq.modules.quant_noise import quant_noise
     from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
     from fairseq.registry import REGISTRIES
+    from fairseq.search import BeamSearch, Sampling
     from fairseq.sequence_generator import (
+        EnsembleModel,
         EnsembleModelWithAlignment,
+        SequenceGenerator,
         SequenceGeneratorWithAlignment,
     )
     from fairseq.tasks.translation import TranslationConfig, TranslationTask
@@ -56,12 +59,16 @@ except (ImportError, AttributeError, ValueError) as error:  # the last two: a fa
 __all__ = [
     "ARCH_MODEL_REGISTRY",
     "REGISTRIES",
+    "BeamSearch",
     "EncoderLayer",
+    "EnsembleModel",
     "EnsembleModelWithAlignment",
     "LabelSmoothedCrossEntropyCriterion",
     "LabelSmoothedCrossEntropyCriterionConfig",
     "MMapIndexedDataset",
     "MMapIndexedDatasetBuilder",
+    "Sampling",
+    "SequenceGenerator",
     "SequenceGeneratorWithAlignment",
     "TransformerConfig",
     "TransformerDecoderBase",

@@ -25,3 +25,8 @@ def plain(value: object) -> object:
 def as_flag(option: str) -> str:
     """An option as users write it: ``relation_lambda`` is ``--relation-lambda``."""
     return "--" + option.replace("_", "-")
+
+
+def as_given(option: str, value: object) -> str:
+    """An option and its value as users write them: ``--relation-lambda 0.3``, of a switch that is on its name alone."""
+    return as_flag(option) if value in (True, "True") else f"{as_flag(option)} {value}"

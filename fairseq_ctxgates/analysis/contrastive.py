@@ -8,7 +8,8 @@
 
 A translation's score is its log-probability: the sum over its tokens, end of sentence included. With ``--normalize`` it
 is the mean, which is the score of fairseq's ``SequenceScorer``. A model is right about an example if the right
-translation scores higher than every wrong one. A model that reads no preceding sentence scores without it.
+translation scores higher than every wrong one. A model that reads no preceding sentence scores without it; one that
+reads the preceding translations too (``--concatenate-preceding-target``) reads those of the test set.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from fairseq_ctxgates.analysis.systems import system_names
 from fairseq_ctxgates.commands.options import CommandParser
 from fairseq_ctxgates.compat import REGISTRIES, gen_parser_from_dataclass
 from fairseq_ctxgates.errors import UserError, one_line
+from fairseq_ctxgates.inter_sentence.concatenated_sentences import ConcatenatedSentences
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -92,7 +94,7 @@ class Candidates:
         args: options of :func:`text_encoder`
 
     Raises:
-        UserError: a sentence is longer than the model's positions.
+        UserError: a sentence is longer than the model's positions, or a preceding translation that it reads is missing.
     """
 
     def __init__(self, inference: Inference, examples: Sequence[Example], args: argparse.Namespace) -> None:
@@ -101,6 +103,7 @@ class Candidates:
         self.lines: List[Tensor] = []
         self.rows: List[int] = []  # the line of each candidate's source
         self.targets: Dict[int, Tensor] = {}  # by the line of their source
+        self.preceding_targets: Dict[int, Tensor] = {}  # by the line of the preceding sentence
         end = torch.tensor([task.source_dictionary.eos()])
         for example in examples:
             document = [
@@ -108,14 +111,26 @@ class Candidates:
                 for line in (example.preceding, example.source)
                 if line
             ]
-            for translation in example.translations:
+            for number, translation in enumerate(example.translations):
                 self.lines += [*document, end]
                 self.rows.append(len(self.lines) - 2)
                 self.targets[self.rows[-1]] = _tokens(task.target_dictionary, encode_target(translation))
+                if example.preceding and example.preceding_targets is not None:
+                    before = encode_target(example.preceding_targets[number])
+                    self.preceding_targets[self.rows[-1] - 1] = _tokens(task.target_dictionary, before)
         self.dataset = task.build_dataset_for_inference(self.lines, [len(line) for line in self.lines])
         self.padding, self.eos = task.target_dictionary.pad(), task.target_dictionary.eos()
         self.source_lengths = np.asarray(self.dataset.sizes)[self.rows]
         self.target_lengths = np.array([len(self.targets[row]) for row in self.rows])
+        streams = getattr(self.dataset, "streams", ())  # none in fairseq's own task
+        concatenated = (stream for stream in streams if isinstance(stream, ConcatenatedSentences))
+        self.concatenated = [stream for stream in concatenated if stream.options.concatenate_preceding_target]
+        for example in examples if self.concatenated else []:
+            if example.preceding and example.preceding_targets is None:
+                raise UserError(
+                    f"{example.where} does not have the translation of the preceding sentence, which {inference.path} "
+                    f"reads: give --preceding-target, or --documents with the subtitles of both languages"
+                )
         self._check_lengths(inference, examples)
 
     def _check_lengths(self, inference: Inference, examples: Sequence[Example]) -> None:
@@ -146,6 +161,8 @@ class Candidates:
             batch["net_input"]["prev_output_tokens"] = data_utils.collate_tokens(
                 targets, self.padding, self.eos, move_eos_to_beginning=True
             )
+            for stream in self.concatenated:
+                stream.join_translations(batch, self.preceding_targets)
             yield batch
 
 
@@ -283,12 +300,12 @@ def read_examples(args: argparse.Namespace, langs: Sequence[str]) -> List[Exampl
         UserError: the options contradict each other, or a file does not fit.
     """
     if args.test_set:
-        return read_test_set(args.test_set, args.preceding, args.documents, langs)
+        return read_test_set(args.test_set, args.preceding, args.documents, langs, args.preceding_target)
     plain = {"--source": args.source, "--reference": args.reference, "--contrastive": args.contrastive}
     missing = [option for option, value in plain.items() if not value]
     if missing:
         raise UserError(f"give --test-set, or plain text: {', '.join(plain)} ({missing[0]} is missing)")
-    return read_parallel(args.source, args.preceding, args.reference, args.contrastive)
+    return read_parallel(args.source, args.preceding, args.reference, args.contrastive, args.preceding_target)
 
 
 class ContrastiveAnalysis(Analysis):
@@ -379,6 +396,11 @@ def _add_test_set_options(parser: CommandParser) -> None:
             "FILE",
             "the preceding source sentence of each line (with --source) or example (of ContraPro), empty for none",
         ),
+        (
+            "--preceding-target",
+            "FILE",
+            "with --preceding: the translations of these sentences, for models that read them",
+        ),
         ("--documents", "DIR", "of ContraPro: the subtitles that its setup_opensubs.sh extracts"),
     ):
         add_file_option(parser, option, help, metavar=metavar, several=option == "--contrastive")
@@ -386,3 +408,4 @@ def _add_test_set_options(parser: CommandParser) -> None:
     parser.add_condition("plain text, not --test-set", lambda args: not args.test_set, *of_text)
     contrapro = "--test-set contrapro.json, without --preceding"
     parser.add_condition(contrapro, lambda args: args.test_set and not args.preceding, "documents")
+    parser.add_condition("--preceding", lambda args: args.preceding, "preceding_target")

@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import json
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
+from typing import Any, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import read_lines
@@ -27,6 +28,7 @@ class Example:
     source: the sentence
     preceding: the preceding source sentence, "" for none
     translations: the right translation, then the wrong ones
+    preceding_targets: for each translation that of the preceding sentence, "" for none; None if the set does not say
     groups: the groups that the example counts in, such as {"distance": "1"}
     """
 
@@ -34,6 +36,7 @@ class Example:
     source: str
     preceding: str
     translations: Sequence[str]
+    preceding_targets: Optional[Sequence[str]] = None
     groups: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -60,12 +63,17 @@ def read_json(path: Path) -> Any:
 
 
 def read_test_set(
-    path: Path, preceding: Optional[Path], documents: Optional[Path], langs: Sequence[str]
+    path: Path,
+    preceding: Optional[Path],
+    documents: Optional[Path],
+    langs: Sequence[str],
+    preceding_target: Optional[Path] = None,
 ) -> List[Example]:
     """The examples of a JSON file: ContraPro's is a list, that of a discourse test set is an object.
 
     Args:
         preceding: for ContraPro, a file with the preceding sentence of each example, see :func:`preceding_lines`
+        preceding_target: for ContraPro with ``preceding``, such a file with these sentences' translations
         documents: for ContraPro, the folder of the subtitles that its examples come from
         langs: source and target language, the extensions of the files in ``documents``
 
@@ -74,11 +82,13 @@ def read_test_set(
     """
     content = read_json(path)
     if isinstance(content, dict):
-        if preceding or documents:
-            raise UserError(f"{path} has its preceding sentences: leave --preceding and --documents out")
+        if preceding or documents or preceding_target:
+            raise UserError(
+                f"{path} has its preceding sentences: leave --preceding, --preceding-target and --documents out"
+            )
         examples = list(_discourse_examples(content, path))
     elif isinstance(content, list):
-        examples = list(_contrapro_examples(content, path, preceding, documents, langs))
+        examples = list(_contrapro_examples(content, path, (preceding, preceding_target), documents, langs))
     else:
         raise UserError(f"{path} is neither ContraPro's list nor the object of the discourse test sets")
     if not examples:
@@ -96,28 +106,38 @@ def _discourse_examples(content: Mapping[str, Any], path: Path) -> Iterator[Exam
                 for pair in target if isinstance(target, list) else [target]:
                     right = "correct" if "correct" in pair else "semi-correct"
                     groups = {"translation": right, "type": pair.get("type", entry.get("type"))}
-                    yield _example(where, source[1], source[0], [pair[right][1], pair["incorrect"][1]], groups)
+                    chosen = pair[right], pair["incorrect"]
+                    before, translations = ([sentences[place] for sentences in chosen] for place in (0, 1))
+                    yield _example(where, source[1], source[0], translations, groups, before)
 
 
 def _contrapro_examples(
-    content: Sequence[Any], path: Path, preceding: Optional[Path], documents: Optional[Path], langs: Sequence[str]
+    content: Sequence[Any],
+    path: Path,
+    preceding: Tuple[Optional[Path], Optional[Path]],
+    documents: Optional[Path],
+    langs: Sequence[str],
 ) -> Iterator[Example]:
     places = [f"{path}: entry {number}" for number in range(1, len(content) + 1)]
     translations = []
     for where, entry in zip(places, content):
         with _form(where):
             translations.append([entry["ref segment"], *(error["contrastive"] for error in entry["errors"])])
-    if preceding:
-        sentences = preceding_lines(preceding, [len(choices) for choices in translations])
+    sentences: Sequence[str]
+    targets: Sequence[Optional[str]] = [None] * len(content)
+    if preceding[0]:
+        sentences = preceding_lines(preceding[0], [len(choices) for choices in translations])
+        if preceding[1]:
+            targets = preceding_lines(preceding[1], [len(choices) for choices in translations])
     elif documents:
-        sentences = list(_subtitles_before(content, places, documents, langs))
+        sentences, targets = zip(*_subtitles_before(content, places, documents, langs))
     else:
         raise UserError(
             f"{path} does not have the preceding sentences: give --documents, with the folder that ContraPro's "
             f"setup_opensubs.sh makes, or --preceding, with the text that its json2text_and_context.pl --context 1 "
             f"extracts"
         )
-    for where, entry, choices, sentence in zip(places, content, translations, sentences):
+    for where, entry, choices, sentence, target in zip(places, content, translations, sentences, targets):
         with _form(where):
             distance = entry.get("ante distance")
             groups = {
@@ -125,7 +145,8 @@ def _contrapro_examples(
                 "distance": f">{FAR}" if distance is not None and distance > FAR else distance,
                 "intrasegmental": entry.get("intrasegmental"),
             }
-            yield _example(where, entry["src segment"], sentence, choices, groups)
+            before = None if target is None else [target] * len(choices)
+            yield _example(where, entry["src segment"], sentence, choices, groups, before)
 
 
 def preceding_lines(path: Path, choices: Sequence[int]) -> List[str]:
@@ -152,28 +173,34 @@ def preceding_lines(path: Path, choices: Sequence[int]) -> List[str]:
 
 def _subtitles_before(
     content: Sequence[Any], places: Sequence[str], folder: Path, langs: Sequence[str]
-) -> Iterator[str]:
-    """The line before each segment in ``folder``/YEAR/NAME.SRC, "" for a first line.
+) -> Iterator[Tuple[str, Optional[str]]]:
+    """The line before each segment in ``folder``/YEAR/NAME.SRC, "" for a first line, and that in NAME.TGT, None where
+    this file is missing.
 
     An entry's ``document id`` is the name of the target language's file; its ``segment id`` counts lines from 1.
     """
-    files = {path.name: path for path in folder.glob(f"*/*.{langs[0]}")}
-    if not files:
+    files = {path.name: path for path in folder.glob("*/*")}
+    if not any(name.endswith(f".{langs[0]}") for name in files):
         raise UserError(f"--documents {folder}: there is no */*.{langs[0]} in it")
-    read: Dict[str, List[str]] = {}
+    read = lru_cache(maxsize=None)(read_lines)
     for where, entry in zip(places, content):
         with _form(where):
             document, segment = str(entry["document id"]), int(entry["segment id"])
         stem = document[: -len(langs[1])] if document.endswith(f".{langs[1]}") else f"{document}."
-        name = f"{stem}{langs[0]}"
-        if name not in files:
-            raise UserError(f"{where}: {folder}/*/{name} not found")
-        if name not in read:
-            read[name] = read_lines(files[name])
-        lines, source = read[name], str(entry.get("src segment"))
-        if not 1 <= segment <= len(lines) or _without_spaces(lines[segment - 1]) != _without_spaces(source):
-            raise UserError(f"{where}: line {segment} of {files[name]} is not its source sentence: another release?")
-        yield lines[segment - 2] if segment > 1 else ""
+        paths = {lang: files.get(f"{stem}{lang}") for lang in langs}
+        found = {lang: read(path) for lang, path in paths.items() if path is not None}
+        if langs[0] not in found:
+            raise UserError(f"{where}: {folder}/*/{stem}{langs[0]} not found")
+        for lang, key, what in zip(langs, ("src segment", "ref segment"), ("source sentence", "reference")):
+            if lang in found and _without_spaces(_line(found[lang], segment)) != _without_spaces(str(entry.get(key))):
+                raise UserError(f"{where}: line {segment} of {paths[lang]} is not its {what}: another release?")
+        before = _line(found[langs[1]], segment - 1) if langs[1] in found else None
+        yield _line(found[langs[0]], segment - 1), before
+
+
+def _line(lines: Sequence[str], number: int) -> str:
+    """A line, counted from 1; "" where there is none."""
+    return lines[number - 1] if 1 <= number <= len(lines) else ""
 
 
 def _without_spaces(text: str) -> str:
@@ -192,20 +219,29 @@ def _form(where: str) -> Iterator[None]:
 
 
 def _example(
-    where: str, source: Any, preceding: Any, translations: Sequence[Any], groups: Mapping[str, Any]
+    where: str,
+    source: Any,
+    preceding: Any,
+    translations: Sequence[Any],
+    groups: Mapping[str, Any],
+    preceding_targets: Optional[Sequence[Any]],
 ) -> Example:
-    for text in (source, preceding, *translations):
+    for text in (source, preceding, *translations, *(preceding_targets or ())):
         if not isinstance(text, str):
             raise TypeError(f"{text!r} where a sentence should be")
     named = {name: str(value).lower() for name, value in groups.items() if value is not None}
-    return Example(where, source, preceding, translations, named)
+    return Example(where, source, preceding, translations, preceding_targets, named)
 
 
 # --- plain files
 
 
 def read_parallel(
-    source: Path, preceding: Optional[Path], reference: Path, contrastive: Sequence[Path]
+    source: Path,
+    preceding: Optional[Path],
+    reference: Path,
+    contrastive: Sequence[Path],
+    preceding_target: Optional[Path] = None,
 ) -> List[Example]:
     """The examples of parallel files, which have a line for each example.
 
@@ -214,14 +250,15 @@ def read_parallel(
         preceding: the preceding source sentences, an empty line for none
         reference: the right translations
         contrastive: files of wrong translations; an empty line if an example has fewer than there are files
+        preceding_target: the translations of the preceding sentences, an empty line for none
 
     Raises:
         UserError: a file cannot be read or has another number of lines, or a line is empty that must not be.
     """
-    texts = {path: read_lines(path) for path in (source, reference, *contrastive)}
+    may_be_empty = [path for path in (preceding, preceding_target) if path is not None]
+    texts = {path: read_lines(path) for path in (source, reference, *contrastive, *may_be_empty)}
     number = len(texts[source])
-    before = [""] * number if preceding is None else read_lines(preceding)
-    for path, lines in {**texts, **({} if preceding is None else {preceding: before})}.items():
+    for path, lines in texts.items():
         if len(lines) != number:
             raise UserError(f"{path} has {len(lines)} lines, {source} has {number}: they must be those of one text")
     if not number:
@@ -236,6 +273,8 @@ def read_parallel(
         ):
             if not is_there:
                 raise UserError(f"{path}: line {line + 1} is empty")
-        where = f"{source}: line {line + 1}"
-        examples.append(Example(where, texts[source][line], before[line], [texts[reference][line], *wrong]))
+        before = texts[preceding][line] if preceding is not None else ""
+        translations = [texts[reference][line], *wrong]
+        targets = None if preceding_target is None else [texts[preceding_target][line]] * len(translations)
+        examples.append(Example(f"{source}: line {line + 1}", texts[source][line], before, translations, targets))
     return examples

@@ -30,6 +30,7 @@ from fairseq_ctxgates.analysis.inference import Inference, add_inference_options
 from fairseq_ctxgates.analysis.report import Result, Table, add_report_options
 from fairseq_ctxgates.analysis.scores import token_log_probs
 from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.inter_sentence.concatenated_sentences import ConcatenatedSentences
 from fairseq_ctxgates.inter_sentence.preceding_sentences import NONE, PrecedingSentences
 
 if TYPE_CHECKING:
@@ -117,7 +118,8 @@ def without_context(args: argparse.Namespace, inference: Inference) -> Inference
         )
     same = Inference.from_options(args, path=args.path, **overrides)
     if concatenates(same):
-        same.task.cfg.concatenate_preceding = same.task.cfg.concatenate_number = None
+        for name in ConcatenatedSentences.saved_options:
+            setattr(same.task.cfg, name, None)
     return same
 
 

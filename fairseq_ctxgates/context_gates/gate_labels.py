@@ -33,6 +33,7 @@ class GateLabels(SideStream[GateLabelsConfig]):
     name = "gate"
     made_by = "ctxgates gate-labels {data} -s {source} -t {target}"
     train_only = True
+    names_target_positions = True
     Config = GateLabelsConfig
     criterions = ("gate_regularized_cross_entropy",)
 

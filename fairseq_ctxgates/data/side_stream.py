@@ -29,7 +29,7 @@ from typing import (
 )
 
 import numpy as np
-from fairseq.data import ConcatDataset, LanguagePairDataset
+from fairseq.data import ConcatDataset, Dictionary, LanguagePairDataset
 from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
@@ -49,8 +49,23 @@ class TaskOptions(Protocol):
     target_lang: str
     max_source_positions: int
     num_batch_buckets: int
+    max_target_positions: int
     seed: int
     post_process: Optional[str]
+
+
+class TargetContext(Protocol):
+    """What the translations of sentences continue: translations made before, of the same pass over the data."""
+
+    def tokens(self, batch: Batch, longest: int) -> Tensor:
+        """The tokens before the translation of each sentence of a batch, no more than ``longest`` (the last ones),
+        padded on the right, (batch, length)."""
+
+    def keep(self, batch: Batch, translations: Sequence[Tensor]) -> None:
+        """Remember the translations of a batch, end of sentence included."""
+
+    def begin_lines(self, number: int) -> None:
+        """Begin a new list of so many lines. The last line of the list before has the number -1 in it, and so on."""
 
 
 class SideStream(ABC, Generic[Options]):
@@ -65,6 +80,7 @@ class SideStream(ABC, Generic[Options]):
         train_only: whether other splits than train can do without it
         inputs: what it adds to a batch's ``net_input``
         changes_source: whether it replaces the dataset's source sentences
+        names_target_positions: whether its rows name positions in the dataset's own targets
         names_source_positions: whether its rows name positions in the dataset's own sources
         Config: the options it adds to the task
         saved_options: of these, those that a checkpoint keeps because its model reads its input by them, and whether a
@@ -88,6 +104,7 @@ class SideStream(ABC, Generic[Options]):
     inputs: ClassVar[Tuple[str, ...]] = ()
     changes_source: ClassVar[bool] = False
     names_source_positions: ClassVar[bool] = False
+    names_target_positions: ClassVar[bool] = False
     Config: ClassVar[Type[FairseqDataclass]]
     saved_options: ClassVar[Mapping[str, bool]] = {}
     filters: ClassVar[Tuple[str, ...]] = ()
@@ -110,6 +127,16 @@ class SideStream(ABC, Generic[Options]):
     def context_size(cls, options: Options) -> int:
         """How many preceding sentences the options ask for."""
         return 1
+
+    @classmethod
+    def changes_target(cls, options: Options) -> bool:
+        """Whether the options ask it to replace the targets of batches."""
+        return False
+
+    @classmethod
+    def target_context(cls, options: Options, dictionary: Dictionary) -> Optional[TargetContext]:
+        """What translations continue at the beginning of a pass over the data, if the options ask for that."""
+        return None
 
     @classmethod  # noqa: B027  most streams have nothing to check
     def check_models(cls, options: Options, task: TaskOptions, required: AbstractSet[str]) -> None:
@@ -228,8 +255,8 @@ class SideStream(ABC, Generic[Options]):
             prefix = split.stream_prefix(cls.name)
             raise UserError(f"{prefix}.idx has {len(rows)} rows for {sentences} sentences")
 
-    def augment(self) -> None:  # noqa: B027  most streams change nothing
-        """Begin to change at random what is trained on; called for training data, before :meth:`set_epoch`."""
+    def begin_training(self) -> None:  # noqa: B027  most streams change nothing
+        """Give what is trained on, which may change at random; called for training data, before :meth:`set_epoch`."""
 
     def set_epoch(self, epoch: int) -> None:  # noqa: B027  most streams do not change
         """Begin an epoch, on which what is drawn at random depends."""
@@ -246,6 +273,11 @@ class SideStream(ABC, Generic[Options]):
     def padded_lengths(self, indices: np.ndarray) -> Optional[np.ndarray]:
         """The lengths of the rows, if they are padded to a tensor of their own: batches then bring together rows of
         similar length. Else None."""
+        return None
+
+    def rounds(self, indices: np.ndarray) -> Optional[List[np.ndarray]]:
+        """The sentences in the groups in which they are to be translated, one group after the other; None: in any
+        order."""
         return None
 
     @abstractmethod

@@ -59,8 +59,24 @@ class SideStreamDataset(BaseWrapperDataset):
         max_sentences: Optional[int] = None,
         required_batch_size_multiple: int = 1,
     ) -> Sequence[np.ndarray]:
-        """As fairseq's. Where a stream is padded to a tensor of its own, batches are made of sentences that are alike
-        in source and in stream; one that only the stream makes longer than ``max_tokens`` is a batch of its own."""
+        """As fairseq's, round by round where a stream asks for that. Where a stream is padded to a tensor of its own,
+        batches are made of sentences that are alike in source and in stream; one that only the stream makes longer
+        than ``max_tokens`` is a batch of its own."""
+        rounds = self.rounds(indices) or [indices]
+        size = max_tokens, max_sentences, required_batch_size_multiple
+        return [batch for members in rounds for batch in self._batches_of(members, *size)]
+
+    def rounds(self, indices: np.ndarray) -> Optional[List[np.ndarray]]:
+        """The sentences in the groups in which a stream wants them translated; None: in any order."""
+        return next((found for found in (stream.rounds(indices) for stream in self.streams) if found is not None), None)
+
+    def _batches_of(
+        self,
+        indices: np.ndarray,
+        max_tokens: Optional[int],
+        max_sentences: Optional[int],
+        required_batch_size_multiple: int,
+    ) -> Sequence[np.ndarray]:
         lengths = [
             of_stream
             for of_stream in (stream.padded_lengths(indices) for stream in self.streams)

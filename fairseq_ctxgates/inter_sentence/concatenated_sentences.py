@@ -3,17 +3,23 @@
 
 from __future__ import annotations
 
-from typing import AbstractSet, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import AbstractSet, Any, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import torch
-from fairseq.data import FairseqDataset, LanguagePairDataset
+from fairseq.data import Dictionary, FairseqDataset, LanguagePairDataset, data_utils
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from fairseq_ctxgates.data.side_stream import Batch, TaskOptions
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.inter_sentence.preceding_sentences import PrecedingSentences, PrecedingSentencesConfig
+from fairseq_ctxgates.inter_sentence.preceding_sentences import (
+    NONE,
+    PrecedingSentences,
+    PrecedingSentencesConfig,
+    places_in_documents,
+)
+from fairseq_ctxgates.inter_sentence.preceding_translations import PrecedingTranslations
 
 Lengths = Union[int, np.ndarray]
 
@@ -21,11 +27,23 @@ Lengths = Union[int, np.ndarray]
 class ConcatenatedSentences(PrecedingSentences):
     """Prepends the preceding sentences, each with a separator after it, to every source, when the dataset is built. A
     source without a preceding sentence stays as it is. If the result is too long for ``--max-source-positions``, what
-    is prepended is cut at its beginning."""
+    is prepended is cut at its beginning.
+
+    With ``--concatenate-preceding-target`` the same sentences' translations are prepended to every target of a batch,
+    and cut in the same way at ``--max-target-positions``. A model is trained on the whole of it. Elsewhere only the
+    sentence's own tokens are targets, so that losses and scores are its alone: what is before them is padding in
+    ``batch["target"]``, ends at ``batch["start_indices"]``, and is read in ``prev_output_tokens``. Batches also
+    name the preceding sentences, ``batch["preceding_rows"]``, and come in the order in which sentences can be
+    translated: the first sentences of all documents, then the second ones, and so on.
+    """
 
     inputs = ()
     changes_source = True
-    saved_options: ClassVar[Mapping[str, bool]] = {"concatenate_preceding": True, "concatenate_number": True}
+    saved_options: ClassVar[Mapping[str, bool]] = {
+        "concatenate_preceding": True,
+        "concatenate_number": True,
+        "concatenate_preceding_target": True,
+    }
 
     def __init__(
         self,
@@ -36,16 +54,19 @@ class ConcatenatedSentences(PrecedingSentences):
         sentences: Optional[Sequence[Tensor]] = None,
     ) -> None:
         super().__init__(rows, dataset, options, task, sentences)
-        separator = dataset.src_dict.index(options.concatenate_preceding)
-        if separator == dataset.src_dict.unk():
-            raise UserError(
-                f"--concatenate-preceding {options.concatenate_preceding}: the source dictionary does not have this "
-                f"word; </s>, the end of sentence, is in every dictionary"
-            )
+        self.is_trained_on = False
+        self.lines_before = len(self.sentences) - len(dataset.src)  # the lines come after those of earlier buffers
+        separator = separator_in(dataset.src_dict, options, "source")
         # The dataset is the one that fairseq has just built for this task: nothing has read its sources yet.
         word = (str(options.concatenate_preceding) if separator != dataset.src_dict.eos() else "", separator)
         dataset.src = _Joined(dataset.src, self.sentences, self.preceding_rows, word, task.max_source_positions)
         dataset.src_sizes = dataset.src.sizes(self.source_lengths, self.lengths)
+        self.targets: Optional[_Joined] = None
+        if dataset.tgt is not None and options.concatenate_preceding_target:
+            word = "", separator_in(dataset.tgt_dict, options, "target")
+            self.targets = _Joined(dataset.tgt, dataset.tgt, self.preceding_rows, word, task.max_target_positions)
+            lengths = np.where(rows == NONE, 0, np.asarray(dataset.tgt_sizes)[rows])
+            dataset.tgt_sizes = self.targets.sizes(np.asarray(dataset.tgt_sizes), lengths)
         dataset.sizes = (
             dataset.src_sizes
             if dataset.tgt_sizes is None
@@ -61,6 +82,19 @@ class ConcatenatedSentences(PrecedingSentences):
         return int(options.concatenate_number or 1)
 
     @classmethod
+    def changes_target(cls, options: PrecedingSentencesConfig) -> bool:
+        return bool(options.concatenate_preceding_target)
+
+    @classmethod
+    def target_context(
+        cls, options: PrecedingSentencesConfig, dictionary: Dictionary
+    ) -> Optional[PrecedingTranslations]:
+        if not options.concatenate_preceding_target:
+            return None
+        separator = separator_in(dictionary, options, "target")
+        return PrecedingTranslations(separator, dictionary.pad(), cls.context_size(options))
+
+    @classmethod
     def check_models(cls, options: PrecedingSentencesConfig, task: TaskOptions, required: AbstractSet[str]) -> None:
         super().check_models(options, task, required)
         if cls.is_wanted(options, required) and cls.name in required:
@@ -68,8 +102,12 @@ class ConcatenatedSentences(PrecedingSentences):
                 "--concatenate-preceding is for architectures without a gate for the preceding sentence: leave it out"
             )
 
+    def begin_training(self) -> None:
+        super().begin_training()
+        self.is_trained_on = True
+
     def drop_words(self) -> None:
-        self.dataset.src.sources = self.without_words(self.dataset.src.sources)
+        self.dataset.src.own = self.without_words(self.dataset.src.own)
 
     def num_tokens(self, indices: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         return tokens
@@ -77,61 +115,127 @@ class ConcatenatedSentences(PrecedingSentences):
     def padded_lengths(self, indices: np.ndarray) -> None:
         return None
 
+    def rounds(self, indices: np.ndarray) -> Optional[List[np.ndarray]]:
+        if self.is_trained_on or not self.options.concatenate_preceding_target:
+            return None
+        nearest = self.rows[:, 0]
+        before = np.where(nearest < self.lines_before, NONE, nearest - self.lines_before)
+        places = places_in_documents(before)[indices]
+        return [indices[places == place] for place in np.unique(places)]
+
     def add_to_batch(self, batch: Batch) -> None:
-        """Nothing: the preceding sentences are in the source."""
+        """Nothing for the source, in which the preceding sentences already are."""
+        if not self.options.concatenate_preceding_target:
+            return
+        numbers = batch["id"].tolist()
+        batch["preceding_rows"] = [
+            [row - self.lines_before for row in self.preceding_rows(number)] for number in numbers
+        ]
+        if self.targets is not None:
+            self.join_targets(batch, [self.targets[number] for number in numbers])
+
+    def join_translations(self, batch: Batch, translations: Mapping[int, Tensor]) -> None:
+        """Join the preceding ones of these translations of lines, by their numbers, before the targets of a batch."""
+        context = self.target_context(self.options, self.dataset.tgt_dict)
+        assert context is not None
+        context.translations.update(translations)
+        pad = context.padding
+        before = context.tokens(batch, self.task.max_target_positions // 2)
+        pairs = zip(before, batch["target"])
+        self.join_targets(batch, [torch.cat([row[row.ne(pad)], target[target.ne(pad)]]) for row, target in pairs])
+
+    def join_targets(self, batch: Batch, targets: List[Tensor]) -> None:
+        """Make these the targets of a batch, each of which ends with the one that the batch has so far."""
+        dictionary, left_pad = self.dataset.tgt_dict, self.dataset.left_pad_target
+        pad = dictionary.pad()
+        own_lengths = batch["target"].ne(pad).sum(dim=1).tolist()
+        batch["net_input"]["prev_output_tokens"] = data_utils.collate_tokens(
+            targets, pad, dictionary.eos(), left_pad, move_eos_to_beginning=True
+        )
+        if not self.is_trained_on:
+            targets = [_without_beginning(target, length, pad) for target, length in zip(targets, own_lengths)]
+        batch["target"] = data_utils.collate_tokens(targets, pad, left_pad=left_pad)
+        is_target = batch["target"].ne(pad)
+        batch["ntokens"] = int(is_target.sum())
+        if not self.is_trained_on:
+            batch["start_indices"] = is_target.long().argmax(dim=1).tolist()
 
     @classmethod
     def values_to_save(cls, options: PrecedingSentencesConfig, required: AbstractSet[str]) -> Dict[str, Optional[str]]:
-        number = options.concatenate_number
-        return {
-            "concatenate_preceding": options.concatenate_preceding,
-            "concatenate_number": None if number is None else str(number),
-        }
+        values = (getattr(options, name) for name in cls.saved_options)
+        return {name: None if value in (None, False) else str(value) for name, value in zip(cls.saved_options, values)}
+
+
+def _without_beginning(target: Tensor, length: int, padding: int) -> Tensor:
+    """A target of which all but the last ``length`` tokens are padding."""
+    return torch.cat([torch.full_like(target[:-length], padding), target[-length:]])
+
+
+def separator_in(dictionary: Dictionary, options: PrecedingSentencesConfig, side: str) -> int:
+    """The separator's number in the dictionary of the source or of the target; UserError where it is not in there."""
+    separator: int = dictionary.index(options.concatenate_preceding)
+    if separator == dictionary.unk():
+        raise UserError(
+            f"--concatenate-preceding {options.concatenate_preceding}: the {side} dictionary does not have this word; "
+            f"</s>, the end of sentence, is in every dictionary"
+        )
+    return separator
 
 
 class _Joined(Dataset):
+    """Sentences with their preceding ones before them.
+
+    Args:
+        own: the sentences
+        others: what the rows of preceding sentences point to
+        preceding_rows: the rows of the sentences before one, the nearest last
+        separator: what stands after each of them, as text and as token
+        max_positions: the greatest length
+    """
+
     def __init__(
         self,
-        sources: FairseqDataset,
-        sentences: FairseqDataset,
+        own: FairseqDataset,
+        others: Any,
         preceding_rows: Callable[[int], List[int]],
         separator: Tuple[str, int],
         max_positions: int,
     ) -> None:
-        self.sources = sources
-        self.sentences = sentences
+        self.own = own
+        self.others = others
         self.preceding_rows = preceding_rows
         self.separator_text, self.separator = separator[0], torch.tensor(separator[1:])
         self.max_positions = max_positions
 
     def __len__(self) -> int:
-        return len(self.sources)
+        return len(self.own)
 
     def __getitem__(self, index: int) -> Tensor:
-        source = self.sources[index]
-        joined = [part for row in self.preceding(index) for part in (self.sentences[row][:-1], self.separator)]
-        return torch.cat([torch.cat([*joined, source[:0]])[-self.room(len(source)) :], source])
+        own = self.own[index]
+        joined = [part for row in self.preceding(index) for part in (self.others[row][:-1], self.separator)]
+        return torch.cat([torch.cat([*joined, own[:0]])[-self.room(len(own)) :], own])
 
     def get_original_text(self, index: int) -> str:
         """The words, which ``--replace-unk`` reads of ``--dataset-impl raw``. Its alignments do not count the end of
         sentence, so as a separator it is left out."""
-        source: str = self.sources.get_original_text(index)
+        own: str = self.own.get_original_text(index)
         joined: List[str] = []
         for row in self.preceding(index):
-            joined += [*self.sentences.get_original_text(row).split(), self.separator_text]
-        return " ".join([*filter(None, joined[-self.room(len(self.sources[index])) :]), source])
+            joined += [*self.others.get_original_text(row).split(), self.separator_text]
+        return " ".join([*filter(None, joined[-self.room(len(self.own[index])) :]), own])
 
     def preceding(self, index: int) -> List[int]:
-        """The sentences to join before a source, the nearest last; none where there is no room."""
-        return self.preceding_rows(index) if self.room(len(self.sources[index])) else []
+        """The sentences to join before one, the nearest last; none where there is no room."""
+        return self.preceding_rows(index) if self.room(len(self.own[index])) else []
 
-    def room(self, source_lengths: Lengths) -> Lengths:
-        """How many words and separators there is room for before a source: none, or a word and a separator at least."""
-        room = self.max_positions - source_lengths
+    def room(self, lengths: Lengths) -> Lengths:
+        """How many words and separators there is room for before sentences of these lengths: none, or a word and a
+        separator at least."""
+        room = self.max_positions - lengths
         return np.where(room < 2, 0, room)
 
-    def sizes(self, source_lengths: np.ndarray, preceding_lengths: np.ndarray) -> np.ndarray:
-        """The lengths of all, from those of the sources and of their preceding sentences, (sentences, N), end of
-        sentence included in each, in whose place there is a separator."""
-        added: np.ndarray = np.minimum(preceding_lengths.sum(axis=1), self.room(source_lengths))
-        return source_lengths + added
+    def sizes(self, lengths: np.ndarray, preceding_lengths: np.ndarray) -> np.ndarray:
+        """The lengths of all, from those of the sentences and of their preceding ones, (sentences, N), end of sentence
+        included in each, in whose place there is a separator."""
+        added: np.ndarray = np.minimum(preceding_lengths.sum(axis=1), self.room(lengths))
+        return lengths + added

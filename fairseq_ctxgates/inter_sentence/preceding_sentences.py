@@ -58,6 +58,13 @@ class PrecedingSentencesConfig(FairseqDataclass):
         default=None,
         metadata={"help": "join so many preceding sentences, each with the separator (default: 1)"},
     )
+    concatenate_preceding_target: Optional[bool] = field(
+        default=None,
+        metadata={
+            "help": "with --concatenate-preceding: join the translations of the preceding sentences before the target "
+            "too; in training and scoring those of the data, in translating the model's own"
+        },
+    )
     coword_dropout: float = field(
         default=0.0,
         metadata={
@@ -113,6 +120,7 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
         lengths = np.asarray(dataset.src_sizes if sentences is None else list(map(len, sentences)))
         self.null = torch.full((NULL_LENGTH,), dataset.src_dict.eos())
         self.source_lengths = np.array(dataset.src_sizes)
+        self.target_lengths = None if dataset.tgt_sizes is None else np.array(dataset.tgt_sizes)
         # Of each preceding sentence, (sentences, N), and of all that a sentence has.
         self.lengths = np.where(rows == NONE, 0, np.minimum(lengths[rows], task.max_source_positions))
         self.preceding_lengths = np.where(rows[:, 0] == NONE, NULL_LENGTH, self.lengths.sum(axis=1))
@@ -151,6 +159,8 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
                 raise UserError(f"--concatenate-number {options.concatenate_number} needs --concatenate-preceding")
             if int(options.concatenate_number) < 1:
                 raise UserError(f"--concatenate-number {options.concatenate_number}: it must be at least 1")
+        if options.concatenate_preceding_target and options.concatenate_preceding is None:
+            raise UserError("--concatenate-preceding-target needs --concatenate-preceding, with the separator")
         if options.load_preceding_sentences and cls.name not in required:
             raise UserError(
                 "--load-preceding-sentences needs an architecture that reads them: --arch isg_transformer, or "
@@ -207,7 +217,7 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
         the ratio is asked of real preceding sentences only, or every document would lose its first sentence."""
         ratio, max_length = self.options.preceding_length_ratio, self.options.preceding_max_length
         source, target, preceding = (
-            np.asarray(lengths) - 1 for lengths in (self.source_lengths, self.dataset.tgt_sizes, self.lengths)
+            np.asarray(lengths) - 1 for lengths in (self.source_lengths, self.target_lengths, self.lengths)
         )
         keep = np.ones(len(source), dtype=bool)
         if ratio:
@@ -218,7 +228,7 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
             keep &= np.maximum(np.maximum(source, target), preceding.max(axis=1)) <= max_length
         return keep
 
-    def augment(self) -> None:
+    def begin_training(self) -> None:
         if self.options.coword_dropout or self.options.sample_context_size:
             self.draws = Draws(self.task.seed)
         if self.options.coword_dropout:
@@ -317,6 +327,19 @@ def chain(rows: np.ndarray, number: int) -> np.ndarray:
     for _ in range(1, number):
         columns.append(np.where(columns[-1] == NONE, NONE, rows[columns[-1]]))
     return np.stack(columns, axis=1)
+
+
+def places_in_documents(rows: np.ndarray) -> np.ndarray:
+    """How many sentences come before each, (sentences,).
+
+    Args:
+        rows: of the one before each, or ``NONE``, (sentences,)
+    """
+    places = (rows != NONE).astype(np.int64)
+    while (rows != NONE).any():  # each round adds what is twice as far as in the last one
+        places += np.where(rows == NONE, 0, places[rows])
+        rows = np.where(rows == NONE, NONE, rows[rows])
+    return places
 
 
 def distances_of(sentences: Sequence[Tensor]) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any, Dict, Iterable, List, MutableMapping, Optional
 import torch
 from torch import Tensor, nn
 
-from fairseq_ctxgates.configuration import as_flag
+from fairseq_ctxgates.configuration import as_flag, as_given
 
 # The beginning of an entry's name. torch prints the whole name where a checkpoint has an entry that its model has not.
 NEEDS = "needs --user-dir and --task context_translation: trained with "
@@ -40,20 +40,21 @@ class InputOptions:
     def _save(self, model: nn.Module, state: MutableMapping[str, Tensor], prefix: str, _: object) -> None:
         for name, value in self.values.items():
             if value is not None:
-                state[f"{prefix}{NEEDS}{as_flag(name)} {value}"] = torch.zeros(0)
+                state[f"{prefix}{NEEDS}{as_given(name, value)}"] = torch.zeros(0)
 
     def _load(self, state: MutableMapping[str, Tensor], prefix: str, *_: object) -> None:
         """Take the entries of the task's options out; another one, of somebody's own stream, is for torch to refuse."""
-        self.loaded = {name: _pop(state, f"{prefix}{NEEDS}{as_flag(name)} ") for name in self.values}
+        self.loaded = {name: _pop(state, f"{prefix}{NEEDS}", as_flag(name)) for name in self.values}
         self.values = dict(self.loaded)  # copies of the model, as those that fairseq averages, follow it so
 
 
-def _pop(state: MutableMapping[str, Tensor], beginning: str) -> Optional[str]:
-    """The end of the name that begins so, which is removed; None where there is no such name."""
+def _pop(state: MutableMapping[str, Tensor], beginning: str, flag: str) -> Optional[str]:
+    """The value in the entry of an option, which is removed; None where there is none. A switch has the value True."""
     for name in state:
-        if name.startswith(beginning):
+        option, _, value = name[len(beginning) :].partition(" ")
+        if name.startswith(beginning) and option == flag:
             del state[name]
-            return name[len(beginning) :]
+            return value or str(True)
     return None
 
 

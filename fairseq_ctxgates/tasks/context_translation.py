@@ -20,9 +20,9 @@ from omegaconf import II
 from torch import Tensor
 
 from fairseq_ctxgates.compat import TranslationConfig, TranslationTask
-from fairseq_ctxgates.configuration import as_flag, options_from
+from fairseq_ctxgates.configuration import as_flag, as_given, options_from
 from fairseq_ctxgates.data.data_directory import Split
-from fairseq_ctxgates.data.side_stream import SideStream
+from fairseq_ctxgates.data.side_stream import SideStream, TargetContext
 from fairseq_ctxgates.data.side_stream_dataset import SideStreamDataset
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.mechanisms import all_mechanisms
@@ -30,6 +30,7 @@ from fairseq_ctxgates.models.context_model import ContextModel
 from fairseq_ctxgates.models.input_options import InputOptions
 from fairseq_ctxgates.models.warm_start import warm_start
 from fairseq_ctxgates.tasks.alignments import AlignmentGenerator, wanted_alignment
+from fairseq_ctxgates.tasks.continuing_generator import CONTEXT, ContinuingGenerator
 from fairseq_ctxgates.tasks.interactive_lines import LineDataset
 from fairseq_ctxgates.tasks.model_overrides import ModelOptions, refuse_unread_overrides
 
@@ -72,6 +73,7 @@ class ContextTranslationTask(TranslationTask):
         self._taken_from_checkpoint = [name for name in _SAVED_IN_CHECKPOINT if getattr(cfg, name) is None]
         self._trained_with: List[Dict[str, Optional[str]]] = []
         self._loads: Dict[str, Callable[[], None]] = {}  # how the splits but train were loaded
+        self._target_context: Optional[TargetContext] = None
         self._lines: Optional[LineDataset] = None
         self._last_lines: List[Tensor] = []
         self._lines_before: List[Tensor] = []
@@ -107,7 +109,7 @@ class ContextTranslationTask(TranslationTask):
         if loaded:
             mask = _training_mask(loaded, split) if is_train else None
             for stream in loaded if is_train else []:
-                stream.augment()
+                stream.begin_training()
             self.datasets[split] = SideStreamDataset(dataset, loaded, mask)
             logger.info(f"{split}: side streams {', '.join(stream.name for stream in loaded)}")
         if is_train:
@@ -130,7 +132,7 @@ class ContextTranslationTask(TranslationTask):
             _check_as_trained(self._input_options(), trained)
         options.values = self._input_options()
         if options.values != before:
-            taken = (f"{as_flag(name)} {value}" for name, value in options.values.items() if value is not None)
+            taken = (as_given(name, value) for name, value in options.values.items() if value is not None)
             logger.info(f"training goes on with {' and '.join(taken)}, as the checkpoint was trained")
             self._check_options()
             for load in list(self._loads.values()):
@@ -214,15 +216,30 @@ class ContextTranslationTask(TranslationTask):
         self._last_lines = [*self._lines_before, *src_tokens][-self.context_size() :]
         self._lines_before = []
         self._lines = LineDataset(dataset, [stream for stream in streams if stream is not None])
+        self._target_context = self._target_context or self._new_target_context()
+        if self._target_context is not None:
+            self._target_context.begin_lines(len(src_tokens))
         return self._lines
 
     def inference_step(
         self, generator: Any, models: Sequence[BaseFairseqModel], sample: Dict[str, Any], *args: Any, **kwargs: Any
     ) -> Any:
-        """Translate a batch as fairseq does, one of fairseq-interactive with the inputs that it has dropped."""
+        """Translate a batch as fairseq does, one of fairseq-interactive with the inputs that it has dropped, after the
+        translations that it continues."""
         if self._lines is not None:
             sample = self._lines.restore_inputs(sample)
-        return super().inference_step(generator, models, sample, *args, **kwargs)
+        context = self._target_context
+        if context is None or not isinstance(generator, ContinuingGenerator):
+            return super().inference_step(generator, models, sample, *args, **kwargs)
+        sample[CONTEXT] = context.tokens(sample, longest=generator.max_len // 2)
+        found = super().inference_step(generator, models, sample, *args, **kwargs)
+        context.keep(sample, [hypotheses[0]["tokens"] for hypotheses in found])
+        return found
+
+    def _new_target_context(self) -> Optional[TargetContext]:
+        """What translations continue from now on, if they continue anything."""
+        wanted = (stream.target_context(self._options_of(stream), self.tgt_dict) for stream in self._wanted_streams())
+        return next((context for context in wanted if context is not None), None)
 
     def _parts(self, split: str, epoch: int, combine: bool) -> List[Split]:
         """The splits that fairseq joined to this one: itself, and with ``combine`` also ``valid1``, ``valid2``, ..."""
@@ -246,8 +263,10 @@ class ContextTranslationTask(TranslationTask):
         self._model_options.append(ModelOptions.of(model, cfg))
         if from_checkpoint and not isinstance(model, ContextModel):  # which ignores what it does not read
             _ignore_streams(model)
-        # Sources that a stream makes longer are made no longer than every model can read.
-        self.cfg.max_source_positions = int(min(self.cfg.max_source_positions, _max_source_positions(model)))
+        # What a stream makes longer is made no longer than every model can read.
+        source, target = _max_positions(model)
+        self.cfg.max_source_positions = int(min(self.cfg.max_source_positions, source))
+        self.cfg.max_target_positions = int(min(self.cfg.max_target_positions, target))
         if isinstance(model, ContextModel) and not from_checkpoint:
             _check_trainable(model)
             if model.pending_warm_start:
@@ -261,7 +280,19 @@ class ContextTranslationTask(TranslationTask):
         return False
 
     def get_batch_iterator(self, dataset: Any, *args: Any, required_batch_size_multiple: int = 1, **kwargs: Any) -> Any:
-        """As fairseq's, but only training data are cut to a multiple of ``--required-batch-size-multiple``."""
+        """As fairseq's, but only training data are cut to a multiple of ``--required-batch-size-multiple``.
+
+        Raises:
+            UserError: translations that continue others would be made by several processes.
+        """
+        if dataset is not self._training_data and dataset is not self._lines:
+            self._target_context = self._new_target_context()
+            translates = self.cfg.path or self.cfg.eval_bleu
+            if self._target_context is not None and translates and kwargs.get("num_shards", 1) > 1:
+                raise UserError(
+                    "a model that reads the preceding translations translates in one process: give "
+                    "--distributed-world-size 1, and train without --eval-bleu on several"
+                )
         if dataset is not self._training_data:
             # fairseq's main drops what exceeds a multiple (its issue 5036); every line shall be translated.
             required_batch_size_multiple = 1
@@ -297,16 +328,26 @@ class ContextTranslationTask(TranslationTask):
         **kwargs: Any,
     ) -> Any:
         """Build what translates; raises UserError where the options contradict each other or what the models are."""
+        is_scored = getattr(args, "score_reference", False)
         if self._models:  # else it is the generator of --eval-bleu, which is built with the first model
             self._check_options()
             if self.cfg.path:  # else the task is a checkpoint's, with the options of its training
                 unread = options_without_effect(trains=False, has_criterion=False, reads_lines=True)
                 self._refuse_given(unread, "fairseq-train")
         alignment = wanted_alignment(args, self.cfg.post_process)
+        continues = self._new_target_context() is not None and not is_scored
+        if alignment and continues:
+            raise UserError(
+                "--print-alignment and --replace-unk do not go with a model that reads the preceding translations: "
+                "leave them out"
+            )
         if alignment and seq_gen_cls is None:
-            seq_gen_cls = AlignmentGenerator
             extra_gen_cls_kwargs = {**(extra_gen_cls_kwargs or {}), "print_alignment": alignment}
-        return super().build_generator(models, args, seq_gen_cls, extra_gen_cls_kwargs, **kwargs)
+        seq_gen_cls = seq_gen_cls or (AlignmentGenerator if alignment else ContinuingGenerator)
+        generator = super().build_generator(models, args, seq_gen_cls, extra_gen_cls_kwargs, **kwargs)
+        if continues and isinstance(generator, ContinuingGenerator):
+            generator.check(args)
+        return generator
 
     def _check_options(self, overridable: AbstractSet[str] = frozenset()) -> None:
         """Raise UserError where the options contradict what the models are, or each other.
@@ -320,7 +361,7 @@ class ContextTranslationTask(TranslationTask):
         known = self.required_streams() | {name for model in models for name in model.unread_streams}
         for stream in STREAMS:
             stream.check_models(self._options_of(stream), self.cfg, known)
-        _check_combination(self._wanted_streams(), self.cfg.load_alignments)
+        _check_combination(self._wanted_streams(), self.cfg)
 
 
 def options_without_effect(*, trains: bool, has_criterion: bool, reads_lines: bool = False) -> Set[str]:
@@ -355,20 +396,22 @@ def _check_as_trained(given: Mapping[str, Optional[str]], trained: Mapping[str, 
     """Raise UserError where a resumed training is given another value of an option than its checkpoint was trained
     with."""
     for name, differs in _SAVED_IN_CHECKPOINT.items():
-        flag, value, before = as_flag(name), given[name], trained[name]
+        value, before = given[name], trained[name]
         if value != before and (differs or before is not None):
-            was = "without it" if before is None else f"with {flag} {before}"
+            was = "without it" if before is None else f"with {as_given(name, before)}"
             raise UserError(
-                f"{flag} {value}: the checkpoint was trained {was}; "
+                f"{as_given(name, value)}: the checkpoint was trained {was}; "
                 f"leave the option out to go on so, or begin a new training from that model with --finetune-from-model"
             )
 
 
-def _check_combination(streams: Sequence[Type[SideStream]], load_alignments: bool) -> None:
-    """Raise UserError where one stream changes the sources in which another one, or an alignment, names positions."""
+def _check_combination(streams: Sequence[Type[SideStream]], task: FairseqDataclass) -> None:
+    """Raise UserError where one stream changes the sentences in which another one, or an alignment, names positions."""
     changing = [stream for stream in streams if stream.changes_source]
     naming = [f"the stream {stream.name!r}" for stream in streams if stream.names_source_positions]
-    if load_alignments:
+    if any(stream.changes_target(options_from(stream.Config, task)) for stream in streams):
+        naming += [f"the stream {stream.name!r}" for stream in streams if stream.names_target_positions]
+    if task.load_alignments:
         naming.append("--load-alignments")
     if changing and naming:
         raise UserError(
@@ -398,9 +441,10 @@ def _is_there(split: Split, lang: str) -> bool:
     return True
 
 
-def _max_source_positions(model: BaseFairseqModel) -> float:
+def _max_positions(model: BaseFairseqModel) -> Tuple[float, float]:
+    """Of source and target."""
     positions = model.max_positions()
-    return positions[0] if isinstance(positions, tuple) else math.inf  # others have no source of their own
+    return positions if isinstance(positions, tuple) else (math.inf, math.inf)  # others have no source of their own
 
 
 def _ignore_streams(model: BaseFairseqModel) -> None:

@@ -28,6 +28,5 @@ class LineDataset(SideStreamDataset):
         source, handed_out = sample["net_input"]["src_tokens"], (self._handed_out or {}).get("net_input", {})
         if "src_tokens" not in handed_out or not torch.equal(handed_out["src_tokens"], source.cpu()):
             return sample
-        streams = {name: value for name, value in handed_out.items() if name not in sample["net_input"]}
-        streams = utils.apply_to_sample(lambda tensor: tensor.to(source.device), streams)
-        return {**sample, "net_input": {**sample["net_input"], **streams}}
+        restored: Batch = utils.apply_to_sample(lambda tensor: tensor.to(source.device), self._handed_out)
+        return {**restored, **sample, "net_input": {**restored["net_input"], **sample["net_input"]}}

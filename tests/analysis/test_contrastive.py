@@ -37,7 +37,7 @@ def test_right_is_higher_than_every_wrong_one(scores: List[float], right: bool) 
 
 
 def example(wrong: int = 1, **groups: str) -> Example:
-    return Example("somewhere", "s", "", ["t", *["u"] * wrong], groups)
+    return Example("somewhere", "s", "", ["t", *["u"] * wrong], groups=groups)
 
 
 EXAMPLES = [example(distance="1"), example(wrong=3, distance="0"), example(distance="1", kind="x"), example()]
@@ -158,6 +158,31 @@ def test_contrapro(tmp_path: Path) -> None:
     assert first.groups == {"pronoun": "it:er", "distance": "1"}
     assert (second.preceding, second.groups["distance"], second.groups["intrasegmental"]) == ("", ">3", "true")
     assert second.where.endswith("contrapro.json: entry 2")
+
+
+def test_translations_of_the_preceding_sentences(tmp_path: Path) -> None:
+    """Each form of test set has them, or a file gives them."""
+    (first, _) = read_test_set(write(tmp_path / "anaphora.json", ANAPHORA), None, None, ["en", "fr"])
+    assert first.preceding_targets == ["La maison.", "La maison."]
+    path = write(tmp_path / "contrapro.json", CONTRAPRO)
+    year = tmp_path / "documents" / "1996"
+    year.mkdir(parents=True)
+    write(year / "6_58_1.en", SUBTITLES)
+    assert read_test_set(path, None, year.parent, ["en", "de"])[0].preceding_targets is None
+    write(year / "6_58_1.de", ["Es regnet .", "Ein Hund ?", "Ich sehe ihn .", "Oh ."])
+    before = write(tmp_path / "before.en", ["A dog ?", ""]), write(tmp_path / "before.de", ["Ein Hund ?", ""])
+    for found in (
+        read_test_set(path, None, year.parent, ["en", "de"]),
+        read_test_set(path, before[0], None, ["en", "de"], before[1]),
+    ):
+        assert [example.preceding_targets for example in found] == [["Ein Hund ?"] * 3, ["", ""]]
+    write(year / "6_58_1.de", ["Es regnet .", "Ein Hund ?", "Ich sehe sie ."])
+    with pytest.raises(UserError, match="entry 1: line 3 of .*6_58_1.de is not its reference"):
+        read_test_set(path, None, year.parent, ["en", "de"])
+    source, reference = write(tmp_path / "src", ["s1", "s2"]), write(tmp_path / "ref", ["t1", "t2"])
+    wrong = write(tmp_path / "wrong", ["u1", "u2"])
+    found = read_parallel(source, before[0], reference, [wrong], before[1])
+    assert [example.preceding_targets for example in found] == [["Ein Hund ?"] * 2, ["", ""]]
 
 
 def test_plain_files(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from fairseq_ctxgates.commands.preceding_sentences import main as preceding_sent
 from fairseq_ctxgates.data.data_directory import Split, fingerprint
 from fairseq_ctxgates.data.side_stream_writer import write_side_stream
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.inter_sentence.preceding_sentences import PrecedingSentences
+from fairseq_ctxgates.inter_sentence.preceding_sentences import PrecedingSentences, places_in_documents
 from tests.helpers.corpus import binarize, make_dictionary, write_split
 from tests.helpers.fairseq_commands import setup_task
 from tests.helpers.models import build_model, make_task
@@ -586,7 +586,7 @@ def interact(task: Any, lines: Sequence[str], buffer_size: int, **limits: Any) -
             net_input = {name: batch["net_input"][name] for name in ("src_tokens", "src_lengths")}
             recorder = Recorder()
             task.inference_step(recorder, [], {"net_input": net_input}, constraints=None)
-            yield {"id": start + batch["id"], **recorder.seen[0]}
+            yield {**recorder.seen[0], "id": start + batch["id"]}
 
 
 LINES = ["0 1", "0 2 w1 w2", "", "0 3", "0 4 w5", "", "", "0 5", "0 6", "0 7 w9", "w1 w1 w1 w1 w1", "0 9"]
@@ -715,6 +715,119 @@ def test_max_tokens_counts_what_is_concatenated(varied: Tuple[Path, Corpus]) -> 
     found = batches(task, "train", max_sentences=None, max_tokens=1000)
     check_concatenated(task, task.dataset("train"), found, varied[1])
     assert 900 < max(batch["net_input"]["src_tokens"].numel() for batch in found) <= 1000
+
+
+@pytest.fixture(scope="module")
+def with_targets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The corpora, in which each target is its source in reverse."""
+    targets = {name: [" ".join(sentence.split()[::-1]) for sentence in sentences_of(c)] for name, c in CORPORA.items()}
+    return write_corpora(tmp_path_factory.mktemp("targets"), CORPORA, targets)
+
+
+def joined_targets(corpus: Corpus, number: int, separator: str, longest: int = 1000) -> List[Tuple[List[str], int]]:
+    """The target of each sentence of such a corpus after those of its preceding ones, and where its own begins."""
+    rows = []
+    for sentence, before in zip(sentences_of(corpus), several_predecessors(corpus, number)):
+        own = with_eos(" ".join(sentence.split()[::-1]))
+        joined = [word for one in before for word in (*one.split()[::-1], separator)]
+        room = longest - len(own)
+        kept = joined[-room:] if room > 1 else []
+        rows.append(([*kept, *own], len(kept)))
+    return rows
+
+
+@pytest.mark.parametrize("separator, number, longest", [("<sep>", 1, 1000), ("</s>", 3, 1000), ("<sep>", 2, 20)])
+@pytest.mark.parametrize("split", ["train", "valid"])
+@pytest.mark.parametrize("left_pad_target", [False, True])
+def test_targets_are_joined(
+    with_targets: Path, separator: str, number: int, longest: int, split: str, left_pad_target: bool
+) -> None:
+    """In training all of it is the target; elsewhere the sentence's own, and the decoder reads the rest."""
+    options = {"concatenate_preceding": separator, "concatenate_number": number, "concatenate_preceding_target": True}
+    task = make_context_task(
+        with_targets,
+        load_preceding_sentences=False,
+        max_target_positions=longest,
+        left_pad_target=left_pad_target,
+        **options,
+    )
+    task.load_dataset(split)
+    expected = joined_targets(CORPORA[split], number, separator, longest)
+    seen = []
+    for batch in batches(task, split):
+        own_tokens = 0
+        for place, row in enumerate(batch["id"].tolist()):
+            joined, start = expected[row]
+            seen.append(row)
+            previous = words(batch["net_input"]["prev_output_tokens"][place], task, left_pad_target)
+            assert previous == ["</s>", *joined[:-1]]
+            target = [task.target_dictionary[token] for token in batch["target"][place].tolist()]
+            own = joined if split == "train" else joined[start:]
+            assert [word for word in target if word != "<pad>"] == own
+            own_tokens += len(own)
+            if split == "train":
+                assert "start_indices" not in batch
+            else:
+                begin = batch["start_indices"][place]
+                assert target[begin : begin + len(own)] == own
+            before = len(several_predecessors(CORPORA[split], number)[row])
+            assert batch["preceding_rows"][place] == list(range(row - before, row))
+        assert batch["ntokens"] == own_tokens
+    assert sorted(seen) == list(range(len(expected)))
+    assert task.dataset(split).sizes[:, 1].tolist() == [len(joined) for joined, _ in expected]
+
+
+def test_as_many_translations_as_sentences_are_drawn(with_targets: Path) -> None:
+    """``--sample-context-size`` draws one number for both sides."""
+    options = {"concatenate_preceding": "<sep>", "concatenate_number": 3, "concatenate_preceding_target": True}
+    task = make_context_task(with_targets, load_preceding_sentences=False, sample_context_size=True, **options)
+    task.load_dataset("train")
+    numbers = set()
+    for batch in batches(task, "train"):
+        for source, target in zip(batch["net_input"]["src_tokens"], batch["target"]):
+            sources, targets = (
+                words(row, task, left).count("<sep>") for row, left in ((source, True), (target, False))
+            )
+            assert sources == targets
+            numbers.add(sources)
+    assert numbers == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("limit", [{"max_sentences": 3}, {"max_sentences": None, "max_tokens": 60}, {}], ids=str)
+def test_sentences_are_translated_after_those_before_them(with_targets: Path, limit: Dict[str, Any]) -> None:
+    """The first ones of all documents, then the second ones, and so on; those of training as ever."""
+    options = {"concatenate_preceding": "<sep>", "concatenate_preceding_target": True}
+    task = make_context_task(with_targets, load_preceding_sentences=False, **options)
+    task.load_dataset("valid")
+    iterator = task.get_batch_iterator(task.dataset("valid"), seed=1, **{"max_sentences": 8, **limit})
+    found = [batch["id"].tolist() for batch in iterator.next_epoch_itr(shuffle=False)]
+    places = [place for document in CORPORA["valid"] for place in range(len(document))]
+    order = [places[row] for rows in found for row in rows]
+    assert order == sorted(places)
+    assert all(len({places[row] for row in rows}) == 1 for rows in found)
+    task.load_dataset("train")
+    mixed = (batch["id"].tolist() for batch in batches(task, "train"))
+    places = [place for document in CORPORA["train"] for place in range(len(document))]
+    assert any(len({places[row] for row in rows}) > 1 for rows in mixed)
+
+
+def test_places_in_documents() -> None:
+    assert places_in_documents(np.array([-1, 0, 1, -1, 3, 2, 5])).tolist() == [0, 1, 2, 0, 1, 3, 4]
+    long = np.arange(-1, 5000)
+    assert places_in_documents(long).tolist() == list(range(5001))
+    assert places_in_documents(np.array([], dtype=int)).tolist() == []
+
+
+def test_the_separator_is_a_word_of_both_dictionaries(tmp_path: Path) -> None:
+    data = write_corpora(tmp_path, {"train": [["0"]]})
+    make_dictionary(["w1 w2"]).save(str(data / "dict.en.txt"))
+    write_split(data / "train.de-en.en", ["w1"], make_dictionary(["w1 w2"]))
+    named = f"train={data / 'train.docids'}"
+    preceding_sentences([str(data), "-s", "de", "-t", "en", "--documents", named])
+    options = {"concatenate_preceding": "<sep>", "concatenate_preceding_target": True}
+    task = make_context_task(data, load_preceding_sentences=False, **options)
+    with pytest.raises(UserError, match="--concatenate-preceding <sep>: the target dictionary does not have this word"):
+        task.load_dataset("train")
 
 
 def test_concatenation_drops_nothing_at_test_time(tmp_path: Path) -> None:

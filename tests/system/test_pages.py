@@ -11,6 +11,7 @@ from fairseq_ctxgates.commands import gate_labels
 from tests.helpers.corpus import binarize
 from tests.helpers.fairseq_commands import DECODING, GATED, PLAIN, TASK, make_pairs, run, train
 from tests.helpers.pages import DOCS, ROOT, run_block
+from tests.helpers.trained import Trained
 from tests.helpers.warm_python import WarmPython
 from tools import options_page
 
@@ -95,6 +96,22 @@ def test_analyses(tmp_path: Path, warm_python: WarmPython) -> None:
         assert (tmp_path / f"{name}.png").stat().st_size > 10_000
     assert "CE/FE" in output
     assert (tmp_path / "sweeps" / "lambda").is_dir()
+
+
+@pytest.mark.slow
+def test_ctxpro(trained_on_documents: Trained, tmp_path: Path, warm_python: WarmPython) -> None:
+    """Of the translations those of each example's last sentence are kept, in order."""
+    (tmp_path / "data-bin").mkdir()
+    (tmp_path / "data-bin" / "X").symlink_to(trained_on_documents.data)
+    (tmp_path / "checkpoints" / "isg").mkdir(parents=True)
+    (tmp_path / "checkpoints" / "isg" / "checkpoint_best.pt").symlink_to(trained_on_documents["isg"])
+    (tmp_path / "ctxpro.inputs").write_text("q1 q2<eos> q3<eos> q4 q5\nq6\nq7<eos> q8 q9 q10\n")
+    run_block("ctxpro", {}, tmp_path, warm_python, DOCS / "analyses.md")
+    output = (tmp_path / "interactive.out").read_text(encoding="utf-8")
+    found = dict(re.findall(r"^D-(\d+)\t\S+\t(.*)$", output, re.MULTILINE))
+    assert re.findall(r"^S-\d+\t(.*)$", output, re.MULTILINE)[:3] == ["q1 q2", "q3", "q4 q5"]
+    last = (tmp_path / "last.en").read_text(encoding="utf-8").splitlines()
+    assert last == [found["2"], found["4"], found["7"]]
 
 
 def test_the_page_of_options_is_up_to_date() -> None:

@@ -47,6 +47,7 @@ def record_pages() -> List[Command]:
         for split in ("train", "valid", "test"):
             for ending in ("docids", "de", "en", "zh"):
                 (Path(folder) / f"{split}.{ending}").touch()
+        (Path(folder) / "ctxpro.inputs").touch()
         pages = {"README": README, **{name: DOCS / f"{name}.md" for name in DOCUMENTATION}}
         pages.update({name: ROOT / "examples" / name / "README.md" for name in PAPERS})
         return [Command(name, words) for name, page in pages.items() for words in page_commands(page, Path(folder))]

@@ -450,7 +450,7 @@ CONTRASTIVE_SETS: Rows = (
     contrastive_set(
         "no wrong translation", {"1": {**SET["1"], "trg": [{"correct": ["a", "b"]}]}}, "example 1 has no 'incorrect'"
     ),
-    contrastive_set("a preceding file too much", SET, "leave --preceding and --documents out", options=BEFORE),
+    contrastive_set("a preceding file too much", SET, "leave --preceding, --preceding-target and", options=BEFORE),
     bad_file(
         "an empty list", f"{SETS} {BEFORE}", several(ONE, write("set.json", "[]")), "one.de has 1 lines for 0 examples"
     ),

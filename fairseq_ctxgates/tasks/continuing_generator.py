@@ -1,0 +1,116 @@
+"""The search for translations that continue a text."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.models import BaseFairseqModel
+from torch import Tensor
+
+from fairseq_ctxgates.compat import BeamSearch, EnsembleModel, Sampling, SequenceGenerator
+from fairseq_ctxgates.errors import UserError
+
+CONTEXT = "target_context"  # in a batch: the tokens before each translation, padded on the right, (batch, length)
+
+Hypothesis = Dict[str, Any]
+
+
+class ContinuingGenerator(SequenceGenerator):
+    """fairseq's generator, which also finds translations that continue the tokens in ``sample["target_context"]``.
+
+    The decoder reads these tokens first. The search, its scores and what it returns are of the translation alone: the
+    length penalty, ``--min-len`` and ``--max-len-a/-b`` count from the translation's beginning. Without that key it is
+    fairseq's.
+    """
+
+    max_len_a: float
+    max_len_b: int
+
+    def __init__(self, models: Sequence[BaseFairseqModel], tgt_dict: Dictionary, **options: Any) -> None:
+        # In the search an end of sentence ends a translation, so there the beginning of sentence, which no text has,
+        # stands for one in the context.
+        self.stand_in = tgt_dict.bos()
+        super().__init__(_Ensemble(models, self.stand_in, tgt_dict.eos()), tgt_dict, **options)
+        self.longest_translation: Optional[int] = None  # while translations continue a context
+
+    def check(self, args: Any) -> None:
+        """Raise UserError for options of generation that cannot be used where translations continue a context."""
+        refused = {
+            "--prefix-size": getattr(args, "prefix_size", 0),
+            "--no-repeat-ngram-size": self.repeat_ngram_blocker is not None,
+            "--lm-path": self.lm_model is not None,
+            "--match-source-len": self.match_source_len,
+            "--diverse-beam-groups, --diversity-rate and --constraints": not isinstance(
+                self.search, (BeamSearch, Sampling)
+            ),
+        }
+        for option, is_given in refused.items():
+            if is_given:
+                raise UserError(f"{option}: not with a model that reads the preceding translations; leave it out")
+
+    def generate(self, models: Sequence[BaseFairseqModel], sample: Dict[str, Any], **options: Any) -> Any:
+        context: Optional[Tensor] = sample.get(CONTEXT)
+        if context is None or not context.numel():
+            return super().generate(models, sample, **options)
+        lengths: List[int] = context.ne(self.pad).sum(dim=1).tolist()
+        max_len_a, max_len_b = self.max_len_a, self.max_len_b
+        source_length = sample["net_input"]["src_tokens"].size(1)
+        # As fairseq's, but of the translation. At its last step the search ends all translations of a batch; each ends
+        # by itself before.
+        self.longest_translation = min(int(max_len_a * source_length + max_len_b), self.max_len - 2 - max(lengths))
+        steps = max(lengths) + self.longest_translation + 1
+        prefix = torch.nn.functional.pad(context, (0, steps - context.size(1)), value=self.pad)
+        self.max_len_a, self.max_len_b = 0, steps
+        try:
+            options["prefix_tokens"] = prefix.masked_fill(prefix.eq(self.eos), self.stand_in)
+            found = super().generate(models, sample, **options)
+        finally:
+            self.max_len_a, self.max_len_b, self.longest_translation = max_len_a, max_len_b, None
+        return [self._without_context(hypotheses, length) for hypotheses, length in zip(found, lengths)]
+
+    def _prefix_tokens(
+        self, step: int, lprobs: Tensor, scores: Tensor, tokens: Tensor, prefix_tokens: Tensor, beam_size: int
+    ) -> Tuple[Tensor, Tensor, Tensor]:
+        """In the context its next token alone is possible, and costs nothing. After it this limits the lengths."""
+        if self.longest_translation is None:
+            found: Tuple[Tensor, Tensor, Tensor] = super()._prefix_tokens(
+                step, lprobs, scores, tokens, prefix_tokens, beam_size
+            )
+            return found
+        words = prefix_tokens[:, step].repeat_interleave(beam_size)
+        place = (step - prefix_tokens.ne(self.pad).sum(dim=1)).repeat_interleave(beam_size)  # in the translation
+        is_context, is_last = place < 0, place >= self.longest_translation
+        ends = lprobs[:, self.eos].masked_fill((place >= 0) & (place < self.min_len), float("-inf"))
+        suppressed = getattr(self, "token_indices_to_suppress", None)
+        if suppressed is not None:
+            lprobs[:, suppressed] = float("-inf")
+        lprobs[is_context | is_last] = float("-inf")
+        lprobs[:, self.eos] = ends.masked_fill(is_context, float("-inf"))
+        lprobs[is_context] = lprobs[is_context].scatter(-1, words[is_context, None], 0.0)
+        return lprobs, tokens, scores
+
+    def _without_context(self, hypotheses: List[Hypothesis], length: int) -> List[Hypothesis]:
+        """The translations after a context of this length, the best first."""
+        for hypothesis in hypotheses:
+            if self.normalize_scores:
+                whole = len(hypothesis["tokens"])
+                hypothesis["score"] = hypothesis["score"] * (whole / (whole - length)) ** self.len_penalty
+            for name in ("tokens", "positional_scores"):
+                hypothesis[name] = hypothesis[name][length:]
+            if hypothesis["attention"] is not None:  # (source length, target length)
+                hypothesis["attention"] = hypothesis["attention"][:, length:]
+        return sorted(hypotheses, key=lambda hypothesis: float(hypothesis["score"]), reverse=True)
+
+
+class _Ensemble(EnsembleModel):
+    """The models, which read an end of sentence where the search has a stand-in for it."""
+
+    def __init__(self, models: Sequence[BaseFairseqModel], stand_in: int, eos: int) -> None:
+        super().__init__(models)
+        self.stand_in, self.eos = stand_in, eos
+
+    def forward_decoder(self, tokens: Tensor, *args: Any, **options: Any) -> Any:
+        """As fairseq's."""
+        return super().forward_decoder(tokens.masked_fill(tokens.eq(self.stand_in), self.eos), *args, **options)

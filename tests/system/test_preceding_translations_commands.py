@@ -1,0 +1,314 @@
+"""Models that read the preceding translations (``--concatenate-preceding-target``) through fairseq's commands: they
+translate as a loop over the sentences of a document would, in whatever batches, and all that is scored or printed is of
+the sentence itself."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any, Dict, List, Tuple
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from torch import Tensor
+
+from fairseq_ctxgates import analysis
+from fairseq_ctxgates.data.data_directory import Split
+from fairseq_ctxgates.errors import UserError
+from tests.helpers.documents import COMMON, DOCUMENTS, TEXT, interactive_lines
+from tests.helpers.fairseq_commands import (
+    DECODING,
+    EVAL_BLEU,
+    PLAIN,
+    SEARCH,
+    SMOOTHED,
+    TASK,
+    Hypothesis,
+    check_batches_change_nothing,
+    check_ensemble_scores,
+    check_logged_bleu,
+    check_same_translations,
+    check_training_is_refused,
+    differ,
+    generate,
+    interactive,
+    logged,
+    run,
+    train,
+    validate,
+)
+from tests.helpers.reference_search import beam_search, next_log_probs
+from tests.helpers.trained import Trained, train_models
+
+TARGET = ("--concatenate-preceding", "</s>", "--concatenate-preceding-target")
+TWO = (*TARGET, "--concatenate-number", 2)
+SEPARATED = ("--concatenate-preceding", "q1", "--concatenate-preceding-target")
+# How many preceding sentences each model reads, and the separator.
+MODELS = {"target": (1, "</s>"), "two on rnnsearch": (2, "</s>"), "two of stock": (2, "</s>"), "separated": (1, "q1")}
+
+
+@pytest.fixture(scope="module")
+def trained(trained_on_documents: Trained, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    models: Dict[str, Tuple[Any, ...]] = {
+        "target": ("--arch", "context_transformer_tiny", *SMOOTHED, *TARGET, "--max-epoch", 6),
+        "two on rnnsearch": ("--arch", "rnnsearch_tiny", *SMOOTHED, *TWO, "--max-epoch", 4),
+        "two of stock": (*PLAIN, *TWO, "--max-epoch", 4),
+        "separated": (*PLAIN, *SEPARATED, "--max-epoch", 4),
+    }
+    return train_models(trained_on_documents.data, tmp_path_factory.mktemp("target"), models, *COMMON)
+
+
+def load(path: Path) -> Tuple[torch.nn.Module, Any]:
+    """A trained model, and its task."""
+    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([str(path)])
+    model.eval()
+    return model, task
+
+
+def before(sentences: List[Tensor], place: int, first: int, number: int, separator: int) -> List[int]:
+    """What stands before a sentence: those of its document before it, each with a separator for its end."""
+    rows = range(max(first, place - number), place)
+    return [token for row in rows for token in (*sentences[row].tolist()[:-1], separator)]
+
+
+def translate_one_by_one(data: Path, path: Path, number: int, separator: str, **options: Any) -> Dict[int, Hypothesis]:
+    """The translations of the test split by a loop over the sentences of each document."""
+    model, task = load(path)
+    split = Split(data, "test", "de", "en")
+    sources, first = list(split.load_language("de")), 0
+    found: List[Tensor] = []
+    between = {side: getattr(task, f"{side}_dictionary").index(separator) for side in ("source", "target")}
+    scores = []
+    for length in DOCUMENTS["test"]:
+        for place in range(first, first + length):
+            source = torch.tensor([*before(sources, place, first, number, between["source"]), *sources[place].tolist()])
+            context = before(found, place, first, number, between["target"])
+            best = beam_search(model, source, context, **options)[0]
+            found.append(torch.tensor(best.tokens))
+            scores.append(best.score / math.log(2))
+        first += length
+    return {row: Hypothesis(scores[row], task.target_dictionary.string(found[row])) for row in range(len(found))}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_it_translates_as_a_loop_over_the_sentences(trained: Trained, model: str) -> None:
+    expected = translate_one_by_one(trained.data, trained[model], *MODELS[model], beam=2, longest=12)
+    check_same_translations(generate(trained.data, trained[model]), expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "search"),
+    [
+        (("--beam", 4, "--lenpen", 0.3), {"beam": 4, "penalty": 0.3, "longest": 12}),
+        (("--beam", 3, "--max-len-b", 3), {"beam": 3, "longest": 3}),
+        (("--beam", 3, "--min-len", 5), {"beam": 3, "longest": 12, "shortest": 5}),
+        (("--beam", 2, "--unnormalized"), {"beam": 2, "longest": 12, "penalty": 0.0}),
+    ],
+)
+def test_lengths_are_those_of_the_sentence(trained: Trained, options: Tuple[Any, ...], search: Dict[str, Any]) -> None:
+    expected = translate_one_by_one(trained.data, trained["target"], *MODELS["target"], **search)
+    check_same_translations(generate(trained.data, trained["target"], *options), expected)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_batches_change_nothing(trained: Trained, model: str) -> None:
+    found = generate(trained.data, trained[model])
+    assert len(found) == 20
+    for size in (("--batch-size", "1"), ("--batch-size", "20"), ("--max-tokens", "40")):
+        check_batches_change_nothing(trained.data, trained[model], size, found)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("buffer_size", [1, 7])
+def test_interactive_equals_generate(trained: Trained, model: str, tmp_path: Path, buffer_size: int) -> None:
+    """Documents go on from one buffer to the next."""
+    lines = interactive_lines()
+    sizes = ("--buffer-size", buffer_size, "--batch-size", min(buffer_size, 4))
+    found = interactive(trained.data, trained[model], lines, tmp_path, *SEARCH, *sizes)
+    expected = generate(trained.data, trained[model])
+    check_same_translations(dict(enumerate(h for h, line in zip(found, lines) if line)), expected)
+
+
+def test_what_is_printed_is_of_the_sentence_alone(trained: Trained) -> None:
+    output = run("generate", trained.data, *TASK, "--path", trained["target"], *DECODING)
+    targets = [target for document in TEXT["test"] for _, target in document]
+    assert dict(re.findall(r"^T-(\d+)\t(.*)$", output, re.M)) == {str(row): text for row, text in enumerate(targets)}
+    lengths = {row: len(scores.split()) for row, scores in re.findall(r"^P-(\d+)\t(.*)$", output, re.M)}
+    translations = dict(re.findall(r"^D-(\d+)\t\S+\t(.*)$", output, re.M))
+    assert lengths == {row: 1 + len(text.split()) for row, text in translations.items()}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_references_are_scored_after_the_references_before(trained: Trained, model: str) -> None:
+    found = generate(trained.data, trained[model], "--score-reference")
+    loaded, task = load(trained[model])
+    split = Split(trained.data, "test", "de", "en")
+    sources, targets = (list(split.load_language(lang)) for lang in ("de", "en"))
+    number, separator = MODELS[model]
+    between = [dictionary.index(separator) for dictionary in (task.source_dictionary, task.target_dictionary)]
+    first = 0
+    for length in DOCUMENTS["test"]:
+        for row in range(first, first + length):
+            source = torch.tensor([*before(sources, row, first, number, between[0]), *sources[row].tolist()])
+            context = [2, *before(targets, row, first, number, between[1])]
+            words = targets[row].tolist()
+            scores = [
+                float(next_log_probs(loaded, source, [[*context, *words[:place]]])[0, word])
+                for place, word in enumerate(words)
+            ]
+            assert found[row].score == pytest.approx(sum(scores) / len(scores) / math.log(2), abs=1e-4)
+        first += length
+
+
+def test_validation_is_of_the_sentences_alone(trained: Trained) -> None:
+    """And equals the score of the references."""
+    meters = validate(trained.data, trained["target"])
+    scored = run(
+        *("generate", trained.data, *TASK, "--path", trained["target"], *DECODING),
+        *("--score-reference", "--gen-subset", "valid"),
+    )
+    scores = [float(score) for line in re.findall(r"^P-\d+\t(.*)$", scored, re.M) for score in line.split()]
+    targets = [target for document in TEXT["valid"] for _, target in document]
+    assert len(scores) == sum(1 + len(target.split()) for target in targets)
+    assert float(meters["valid_nll_loss"]) == pytest.approx(-sum(scores) / len(scores), abs=2e-3)
+    last = logged(trained.logs["target"], "valid")[-1]
+    assert float(meters["valid_loss"]) == pytest.approx(float(last["valid_loss"]), abs=2e-3)
+
+
+def test_eval_bleu_is_that_of_generate_and_goes_on(trained: Trained, tmp_path: Path) -> None:
+    """Also where a resumed training has the option from its checkpoint."""
+    model = trained["target"]
+    options = ("--arch", "context_transformer_tiny", *SMOOTHED, *COMMON, *EVAL_BLEU, "--restore-file", model)
+    log = train(trained.data, tmp_path, *options, "--max-epoch", 7)
+    assert "with --concatenate-preceding </s> and --concatenate-preceding-target, as the checkpoint was trained" in log
+    check_logged_bleu(trained.data, tmp_path / "checkpoint_last.pt", log)
+
+
+def test_ensemble(trained: Trained) -> None:
+    one, two = trained["two on rnnsearch"], trained["two of stock"]
+    found = generate(trained.data, f"{one}:{two}", "--score-reference")
+    check_ensemble_scores(found, [generate(trained.data, path, "--score-reference") for path in (one, two)])
+    together = generate(trained.data, f"{one}:{two}")
+    check_batches_change_nothing(trained.data, f"{one}:{two}", ("--batch-size", "1"), together)  # type: ignore[arg-type]
+    assert len(differ(together, generate(trained.data, one))) > 5
+
+
+def test_the_hub_translates_a_list_as_a_document(trained: Trained) -> None:
+    from fairseq.hub_utils import GeneratorHubInterface
+
+    models, config, task = checkpoint_utils.load_model_ensemble_and_task(
+        [str(trained["target"])], arg_overrides={"data": str(trained.data)}
+    )
+    hub = GeneratorHubInterface(config, task, models)
+    expected = generate(trained.data, trained["target"])
+    for _ in range(2):  # one list does not follow the other
+        found = hub.translate([source for source, _ in TEXT["test"][0]], beam=2, max_len_b=12)
+        assert found == [expected[row].text for row in range(len(TEXT["test"][0]))]
+
+
+@pytest.mark.parametrize("model", ["target", "separated"])
+def test_contrastive_scores_are_those_of_the_references(trained: Trained, model: str, tmp_path: Path) -> None:
+    """After the references before, which the test set gives; without them such a model is refused."""
+    documents = TEXT["test"]
+    pairs = [pair for document in documents for pair in document]
+    texts = {
+        "source": [source for source, _ in pairs],
+        "preceding": [source for document in documents for source in ["", *(pair[0] for pair in document[:-1])]],
+        "preceding-target": [target for document in documents for target in ["", *(pair[1] for pair in document[:-1])]],
+        "reference": [target for _, target in pairs],
+        "contrastive": [f"{target} z3" for _, target in pairs],
+    }
+    files: Dict[str, List[Any]] = {}
+    for name, lines in texts.items():
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        files[name] = [f"--{name}", tmp_path / name]
+    command = ["contrastive", trained.data, "--path", trained[model], "--names", model, "--cpu"]
+    command += ["--csv", tmp_path / "scores.csv"]
+    analysis.main(
+        [str(word) for word in [*command, "--normalize", *(word for given in files.values() for word in given)]]
+    )
+    with open(tmp_path / "scores.csv", encoding="utf-8") as stream:
+        found = [float(row[f"{model}: right translation"]) for row in csv.DictReader(stream)]
+    expected = generate(trained.data, trained[model], "--score-reference")
+    assert found == pytest.approx([expected[row].score * math.log(2) for row in range(20)], abs=1e-3)
+    del files["preceding-target"]
+    with pytest.raises(
+        UserError, match="source: line 2 does not have the translation of the preceding sentence, which"
+    ):
+        analysis.main([str(word) for word in [*command, *(word for given in files.values() for word in given)]])
+
+
+@pytest.mark.parametrize("model", ["target", "two on rnnsearch"])
+def test_cxmi_is_of_the_sentences_alone(trained: Trained, model: str, tmp_path: Path) -> None:
+    """Both texts before a sentence are what it is worth."""
+    command = ["cxmi", trained.data, "--path", trained[model], "--cpu", "--json", tmp_path / "cxmi.json"]
+    analysis.main(list(map(str, command)))
+    found = json.loads((tmp_path / "cxmi.json").read_text(encoding="utf-8"))
+    assert found["all"]["target_tokens"] == sum(
+        1 + len(target.split()) for document in TEXT["test"] for _, target in document
+    )
+    assert found["without_one"]["cxmi"] == pytest.approx(0, abs=1e-6)
+    assert abs(found["with_a_preceding_sentence"]["cxmi"]) > 1e-4
+
+
+REFUSED = [
+    (("--prefix-size", "1"), "--prefix-size: not with a model that reads the preceding translations"),
+    (("--no-repeat-ngram-size", "2"), "--no-repeat-ngram-size: not with a model that reads"),
+    (("--diverse-beam-groups", "2"), "--diverse-beam-groups, .*: not with a model that reads"),
+    (("--match-source-len",), "--match-source-len: not with a model that reads"),
+    (("--print-alignment",), "--print-alignment and --replace-unk do not go with a model that reads"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSED)
+def test_searches_that_would_see_the_context_are_refused(
+    trained: Trained, options: Tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        generate(trained.data, trained["target"], *options)
+
+
+def test_several_processes_are_refused(trained: Trained) -> None:
+    _, task = load(trained["target"])
+    task.cfg.data, task.cfg.path = str(trained.data), str(trained["target"])
+    task.load_dataset("test")
+    with pytest.raises(UserError, match="reads the preceding translations translates in one process: give"):
+        task.get_batch_iterator(task.dataset("test"), max_sentences=8, num_shards=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((*PLAIN, TARGET[2]), "--concatenate-preceding-target needs --concatenate-preceding"),
+        (
+            (*PLAIN, *TARGET, "--load-gate-labels", "--criterion", "gate_regularized_cross_entropy"),
+            "does not go with the stream 'gate', whose positions are those of one sentence",
+        ),
+    ],
+)
+def test_options_that_do_not_fit(
+    trained: Trained, tmp_path: Path, options: Tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check_training_is_refused(trained.data, tmp_path, options, message, capsys)
+
+
+def test_the_checkpoint_decides_and_contradictions_are_refused(trained: Trained, tmp_path: Path) -> None:
+    told = generate(trained.data, trained["target"], *TARGET)
+    check_same_translations(generate(trained.data, trained["target"]), told)
+    with pytest.raises(UserError, match="--concatenate-preceding-target: the checkpoint was trained without it; leave"):
+        train(
+            trained.data,
+            tmp_path,
+            *(*PLAIN, *TARGET, *COMMON, "--max-epoch", 3),
+            *("--restore-file", concatenated_alone(trained, tmp_path)),
+        )
+
+
+def concatenated_alone(trained: Trained, folder: Path) -> Path:
+    """A model that reads the preceding source, not its translation."""
+    train(trained.data, folder / "source", *PLAIN, *TARGET[:2], *COMMON, "--max-epoch", 1)
+    return folder / "source" / "checkpoint_last.pt"
