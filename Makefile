@@ -22,7 +22,7 @@ CORENLP_HOME ?= $(HOME)/stanza_corenlp
 PYTEST_ARGS ?= -n 2 --dist loadgroup -rs
 DEMO_ARGS ?=
 
-.PHONY: help install install-classic install-latest corenlp demo test test-fast test-classic test-latest
+.PHONY: help install install-classic install-latest corenlp chromium demo test test-fast test-classic test-latest
 .PHONY: test-reliability lint docs dist clean
 
 help:
@@ -39,6 +39,9 @@ install-latest:
 
 corenlp:
 	@tools/get_corenlp.sh "$(CORENLP_HOME)"
+
+chromium:
+	@tools/get_chromium.sh
 
 demo: install
 	$(VENV)/bin/python examples/quickstart/run.py $(DEMO_ARGS)

@@ -63,7 +63,7 @@ setup(
         "docs": ["furo", "myst-parser", "sphinx>=8"],
     },
     packages=find_packages(include=["fairseq_ctxgates", "fairseq_ctxgates.*"]),
-    package_data={"fairseq_ctxgates": ["config/**/*.yaml", "py.typed"]},
+    package_data={"fairseq_ctxgates": ["analysis/page.html", "config/**/*.yaml", "py.typed"]},
     py_modules=["ctxgates"],
     entry_points={"console_scripts": ["ctxgates = ctxgates:main"]},
     zip_safe=False,

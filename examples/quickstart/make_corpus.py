@@ -6,10 +6,12 @@ reads or learns; ``README.md`` says what is expected of which model:
 ===================  ==========================================  ================================================
 construction         example                                     what decides the probed word
 ===================  ==========================================  ================================================
-preceding sentence   we visit lakes . / we see small cranes .    the topic of the sentence before: ``kraniche``
-                                                                 (birds) after nature, ``kräne`` after industry
+preceding sentence   we visit your lakes . /                     the topic of the sentence before: ``kraniche``
+                     we see your small cranes .                  (birds) after nature, ``kräne`` after industry
 distant sentence     they visit lakes . / … / they see small     the topic of the sentence before the one before:
                      bats .                                      ``fledermäuse`` (animals), or ``schläger`` to hit
+address              the same                                    the translation of the sentence before, in which
+                                                                 ``deine`` or ``ihre`` for *your* was a free choice
 relations            farmers judges buy wash lamps boxes .       the relation tuples, and nothing else: who buys
                                                                  and who washes, and what
 collocation trap     nurses milk cows often .                    the source; but in training ``melken`` takes
@@ -71,10 +73,14 @@ DISTANT_WORDS = {  # the same, with another sentence between
     "trunks": ("baumstämme", "koffer"),
     "springs": ("quellen", "federn"),
 }
+# Of the sentences in which the topic is in the sentence before, and of those in which it is in the one before that.
+BEGINNINGS = (("we", "wir"), ("they", "sie"))
+ADDRESSED = (("your ", "deine "), ("", ""))
 ADJECTIVES = {
     "small": "kleine", "big": "große", "old": "alte", "new": "neue", "heavy": "schwere",
     "light": "leichte", "dirty": "schmutzige", "clean": "saubere", "strange": "seltsame", "pretty": "hübsche",
 }  # fmt: skip
+ADDRESSES = ("deine", "ihre")  # translations of "your", the same all through a document
 AGENTS = {
     "teachers": "lehrer", "farmers": "bauern", "doctors": "ärzte", "painters": "maler", "sailors": "matrosen",
     "soldiers": "soldaten", "students": "studenten", "neighbours": "nachbarn", "children": "kinder",
@@ -117,7 +123,7 @@ RIGHT_NEIGHBOURS = {
     "fall": "fallen", "roll": "rollen", "jump": "springen", "dance": "tanzen", "swim": "schwimmen",
 }  # fmt: skip
 
-RELATION_PROBES, PRECEDING_PROBES_PER_SENTENCE, COLLOCATION_PROBES_PER_PAIR = 60, 2, 4
+RELATION_PROBES, PRECEDING_PROBES_PER_SENTENCE, COLLOCATION_PROBES_PER_PAIR, ADDRESS_PROBES = 60, 2, 4, 120
 
 T = TypeVar("T")
 
@@ -156,8 +162,9 @@ def shuffled(rng: random.Random, items: Sequence[T]) -> List[T]:
 def topic_sentence(verb: str, topic: str, distant: bool = False) -> Sentence:
     """A sentence whose topic decides what the ambiguous word of the next one means, or of the one after that."""
     translation = NATURE_TOPICS.get(topic) or INDUSTRY_TOPICS[topic]
-    source, target = ("they", "sie") if distant else ("we", "wir")
-    return Sentence(f"{source} {verb} {topic} .", f"{target} {TOPIC_VERBS[verb]} {translation} .")
+    source, target = BEGINNINGS[distant]
+    your, form = ADDRESSED[distant]
+    return Sentence(f"{source} {verb} {your}{topic} .", f"{target} {TOPIC_VERBS[verb]} {form}{translation} .")
 
 
 def ambiguous_sentence(adjective: str, word: str, topic: str) -> Sentence:
@@ -166,11 +173,13 @@ def ambiguous_sentence(adjective: str, word: str, topic: str) -> Sentence:
     distant = word in DISTANT_WORDS
     nature, industry = DISTANT_WORDS[word] if distant else AMBIGUOUS_WORDS[word]
     sense, rival = (nature, industry) if topic in NATURE_TOPICS else (industry, nature)
-    source, target = ("they", "sie") if distant else ("we", "wir")
+    source, target = BEGINNINGS[distant]
+    your, form = ADDRESSED[distant]
+    translation = f"{target} sehen {form}{ADJECTIVES[adjective]} {sense}"
     return Sentence(
-        f"{source} see {adjective} {word} .",
-        f"{target} sehen {ADJECTIVES[adjective]} {sense} .",
-        probed=(Probed(4, sense, rival),),
+        f"{source} see {your}{adjective} {word} .",
+        f"{translation} .",
+        probed=(Probed(len(translation.split()), sense, rival),),
     )
 
 
@@ -268,7 +277,12 @@ def draw_document(rng: random.Random) -> Document:
     between, *rest = shuffled(rng, others)
     topic, ambiguous = draw_topic(rng, distant=False)
     distant_topic, distant_ambiguous = draw_topic(rng, distant=True)
-    parts = [[topic, ambiguous], [distant_topic, between, distant_ambiguous], *([sentence] for sentence in rest)]
+    form = pick(rng, ADDRESSES)
+    parts = [
+        [in_form(topic, form), in_form(ambiguous, form)],
+        [distant_topic, between, distant_ambiguous],
+        *([sentence] for sentence in rest),
+    ]
     return [sentence for part in shuffled(rng, parts) for sentence in part]
 
 
@@ -280,6 +294,32 @@ def draw_topic(rng: random.Random, distant: bool) -> Tuple[Sentence, Sentence]:
         topic_sentence(pick(rng, list(TOPIC_VERBS)), topic, distant),
         ambiguous_sentence(pick(rng, list(ADJECTIVES)), pick(rng, words), topic),
     )
+
+
+def address_probe(rng: random.Random, seen: Set[Tuple[str, str]]) -> Iterator[Document]:
+    """Minimal pairs: two documents of the same source sentences, whose first translations choose another form of
+    address.
+
+    Args:
+        seen: source sentences that follow each other in the training text, which no document of the probe may have
+    """
+    made = 0
+    while made < ADDRESS_PROBES:
+        pair = draw_topic(rng, distant=False)
+        if tuple(sentence.source for sentence in pair) not in seen:
+            yield from ([in_form(sentence, form, probes=True) for sentence in pair] for form in ADDRESSES)
+            made += 1
+
+
+def in_form(sentence: Sentence, form: str, probes: bool = False) -> Sentence:
+    """A sentence in another form of address; with ``probes`` this is what is probed, but where it was a free choice."""
+    words = sentence.target.split()
+    place = next(number for number, word in enumerate(words) if word in ADDRESSES)
+    (rival,) = set(ADDRESSES) - {form}
+    target = " ".join([*words[:place], form, *words[place + 1 :]])
+    if not probes:
+        return sentence._replace(target=target)
+    return sentence._replace(target=target, probed=(Probed(place + 1, form, rival),) if sentence.probed else ())
 
 
 def preceding_probe(rng: random.Random, seen: Set[Tuple[str, str]], distant: bool) -> Iterator[Document]:
@@ -341,6 +381,7 @@ def make_corpus(seed: int) -> Dict[str, List[Document]]:
     sources = {sentence.source for document in train for sentence in document}
     corpus["probe-preceding"] = list(preceding_probe(rng, adjacent, distant=False))
     corpus["probe-distant"] = list(preceding_probe(rng, distant, distant=True))
+    corpus["probe-address"] = list(address_probe(rng, adjacent))
     corpus["probe-relations"] = list(relation_probe(rng, sources))
     corpus["probe-collocation"] = list(collocation_probe(rng))
     corpus["probe-unknown"] = list(unknown_probe())

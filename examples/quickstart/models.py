@@ -8,7 +8,15 @@ from __future__ import annotations
 from typing import NamedTuple, Tuple
 
 # The test sets in the order of fairseq-preprocess --testpref, which names them test, test1, test2, ...
-TEST_SETS = ("test", "probe-preceding", "probe-distant", "probe-relations", "probe-collocation", "probe-unknown")
+TEST_SETS = (
+    "test",
+    "probe-preceding",
+    "probe-distant",
+    "probe-address",
+    "probe-relations",
+    "probe-collocation",
+    "probe-unknown",
+)
 PROBES = {name: f"test{number}" for number, name in enumerate(TEST_SETS) if name.startswith("probe-")}
 # Split of the data directory, and the name of its files in the corpus.
 SPLITS = [("train", "train"), ("valid", "valid"), ("test", "test"), *((split, name) for name, split in PROBES.items())]
@@ -78,6 +86,12 @@ MODELS = (
     Model(
         "two preceding sentences",
         "--task context_translation --load-preceding-sentences --arch isg_transformer --inter-sentence-context 2 "
+        f"{PLAIN_LOSS}",
+        streams=("preceding sentences",),
+    ),
+    Model(
+        "preceding translation",
+        "--task context_translation --arch transformer --concatenate-preceding '</s>' --concatenate-preceding-target "
         f"{PLAIN_LOSS}",
         streams=("preceding sentences",),
     ),

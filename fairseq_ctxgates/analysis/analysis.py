@@ -18,7 +18,7 @@ class Analysis(ABC):
 
     name: on the command line
     output_options: the options, without ``--``, that name files to write
-    figure_options: the options, where the analysis has them, that only ``--figure`` reads
+    figure_options: the options, where the analysis has them, that only ``--figure`` and ``--html`` read
     """
 
     name: ClassVar[str]
@@ -41,7 +41,12 @@ class Analysis(ABC):
         """The parser of the analysis's options."""
         parser = CommandParser(prog=f"ctxgates analyze {self.name}", description=inspect.getdoc(self))
         self.add_options(parser)
-        parser.add_condition("--figure", lambda args: args.figure, *self.figure_options)
+        drawing = [name for name in ("figure", "html") if name in self.output_options]
+        parser.add_condition(
+            " or ".join(f"--{name}" for name in drawing),
+            lambda args: any(getattr(args, name) for name in drawing),
+            *self.figure_options,
+        )
         return parser
 
     def parse_args(self, argv: Optional[Sequence[str]]) -> argparse.Namespace:

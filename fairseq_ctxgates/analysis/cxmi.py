@@ -9,7 +9,8 @@ cross-entropy with it: the mean over the target tokens, end of sentence included
     log2 P(y_i | y_<i, x, c) - log2 P(y_i | y_<i, x).
 
 The first term is the model's score. The second is the score of the same model without preceding sentences (each is
-replaced by NULL, or none is concatenated), or of the model of ``--baseline-path``.
+replaced by NULL, or none is concatenated), or of the model of ``--baseline-path``. Several models are measured one
+after the other; ``--html`` shows a document with what every word gains from each.
 """
 
 from __future__ import annotations
@@ -19,16 +20,26 @@ import textwrap
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Dict, List, Optional, Sequence
+from typing import TYPE_CHECKING, Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
 
 from fairseq_ctxgates.analysis.analysis import Analysis
 from fairseq_ctxgates.analysis.bootstrap import COVERAGE, Estimate, add_bootstrap_options, bootstrap
 from fairseq_ctxgates.analysis.figures import colour, label_tokens, new_figure, token_width
-from fairseq_ctxgates.analysis.inference import Inference, add_inference_options, check_overrides, reads_preceding
-from fairseq_ctxgates.analysis.report import Result, Table, add_report_options
+from fairseq_ctxgates.analysis.inference import (
+    Inference,
+    add_inference_options,
+    check_overrides,
+    checkpoint_paths,
+    reads_preceding,
+)
+from fairseq_ctxgates.analysis.options import add_names_option
+from fairseq_ctxgates.analysis.page import Page, PageSentence
+from fairseq_ctxgates.analysis.preceding_attention import preceding_attention
+from fairseq_ctxgates.analysis.report import Cell, Result, Table, add_page_option, add_report_options
 from fairseq_ctxgates.analysis.scores import token_log_probs
+from fairseq_ctxgates.analysis.systems import system_names
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.inter_sentence.concatenated_sentences import ConcatenatedSentences
 from fairseq_ctxgates.inter_sentence.preceding_sentences import NONE, PrecedingSentences
@@ -36,6 +47,9 @@ from fairseq_ctxgates.inter_sentence.preceding_sentences import NONE, PrecedingS
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+WITH = "with a preceding sentence"
 
 
 @dataclass(frozen=True)
@@ -53,6 +67,11 @@ class SentenceScores:
     tokens: List[str]
     with_context: np.ndarray
     without: np.ndarray
+
+    @property
+    def preceded(self) -> str:
+        """Yes or no."""
+        return "yes" if self.is_preceded else "no"
 
     @property
     def saved(self) -> np.ndarray:
@@ -88,6 +107,32 @@ def measure(sentences: Sequence[SentenceScores], resamples: int, seed: int) -> C
     return CXMI(len(sentences), int(tokens), float(-with_context / tokens), float(-without / tokens), bits)
 
 
+@dataclass(frozen=True)
+class Measured:
+    """The scores of a model, and CXMI over all sentences, those that have a preceding one, and the others."""
+
+    name: str
+    path: str
+    sentences: Sequence[SentenceScores]
+    groups: Mapping[str, CXMI]
+
+    @classmethod
+    def of(cls, name: str, path: str, sentences: Sequence[SentenceScores], args: argparse.Namespace) -> Measured:
+        """With intervals as the options say."""
+        groups = {
+            "all": sentences,
+            WITH: [sentence for sentence in sentences if sentence.is_preceded],
+            "without one": [sentence for sentence in sentences if not sentence.is_preceded],
+        }
+        measured = {group: measure(members, args.resamples, args.seed) for group, members in groups.items()}
+        return cls(name, path, sentences, measured)
+
+    def as_dict(self) -> Dict[str, object]:
+        """The measures, for JSON."""
+        groups = {name.replace(" ", "_"): summary_as_dict(cxmi) for name, cxmi in self.groups.items()}
+        return {"system": self.name, "path": self.path, **groups}
+
+
 def check_reads_context(inference: Inference) -> None:
     """Raise UserError unless the model reads preceding sentences, by a gate or by concatenation."""
     if not (reads_preceding(inference.model) or concatenates(inference)):
@@ -102,7 +147,7 @@ def concatenates(inference: Inference) -> bool:
     return getattr(inference.task.cfg, "concatenate_preceding", None) is not None
 
 
-def without_context(args: argparse.Namespace, inference: Inference) -> Inference:
+def without_context(args: argparse.Namespace, path: str, inference: Inference) -> Inference:
     """The model of ``--baseline-path``; by default the same model without preceding sentences.
 
     Raises:
@@ -116,7 +161,7 @@ def without_context(args: argparse.Namespace, inference: Inference) -> Inference
             f"--model-overrides: cxmi itself sets {name!r} for the scores without context; leave it out, or "
             f"give --baseline-path"
         )
-    same = Inference.from_options(args, path=args.path, **overrides)
+    same = Inference.from_options(args, path=path, **overrides)
     if concatenates(same):
         for name in ConcatenatedSentences.saved_options:
             setattr(same.task.cfg, name, None)
@@ -143,7 +188,7 @@ def score_sentences(inference: Inference, baseline: Inference, args: argparse.Na
     if not rows:
         raise UserError(f"every sentence of {args.gen_subset} of {args.data} is too long for the models")
     dataset = inference.task.dataset(args.gen_subset)
-    (stream,) = (stream for stream in dataset.streams if isinstance(stream, PrecedingSentences))
+    stream = preceding_stream(inference, args.gen_subset)
     dictionary = inference.task.target_dictionary
     return [
         SentenceScores(
@@ -155,6 +200,13 @@ def score_sentences(inference: Inference, baseline: Inference, args: argparse.Na
         )
         for row in rows
     ]
+
+
+def preceding_stream(inference: Inference, split: str) -> PrecedingSentences:
+    """The preceding sentences of a split that was loaded."""
+    streams = inference.task.dataset(split).streams
+    (stream,) = (stream for stream in streams if isinstance(stream, PrecedingSentences))
+    return stream
 
 
 def drawn_sentence(sentences: Sequence[SentenceScores], number: Optional[int]) -> SentenceScores:
@@ -204,9 +256,10 @@ def _draw_histogram(axes: Axes, sentences: Sequence[SentenceScores], overall: CX
     axes.legend(frameon=False, fontsize=9)
 
 
-def summary_table(found: Dict[str, CXMI]) -> Table:
-    """A row for each group of sentences."""
+def summary_table(models: Sequence[Measured]) -> Table:
+    """A row for each model and group of sentences."""
     columns = {
+        "model": "",
         "sentences": "",
         "number": ",d",
         "target tokens": ",d",
@@ -214,18 +267,21 @@ def summary_table(found: Dict[str, CXMI]) -> Table:
         "with (bits/token)": ".3f",
         "CXMI (bits/token)": "",
     }
-    return Table(
-        columns,
+    rows: List[List[Cell]] = [
         [
-            [name, c.sentences, c.target_tokens, c.cross_entropy_without, c.cross_entropy_with, c.bits.text(".4f")]
-            for name, c in found.items()
-        ],
-    )
+            *(model.name, group, c.sentences, c.target_tokens),
+            *(c.cross_entropy_without, c.cross_entropy_with, c.bits.text(".4f")),
+        ]
+        for model in models
+        for group, c in model.groups.items()
+    ]
+    return Table(columns, rows)
 
 
-def sentence_table(sentences: Sequence[SentenceScores]) -> Table:
-    """A row for each sentence."""
+def sentence_table(models: Sequence[Measured]) -> Table:
+    """A row for each model and sentence."""
     columns = {
+        "model": "",
         "sentence": "d",
         "preceded": "",
         "target tokens": "d",
@@ -233,36 +289,28 @@ def sentence_table(sentences: Sequence[SentenceScores]) -> Table:
         "log2 P without": ".4f",
         "saved (bits/token)": ".4f",
     }
-    return Table(
-        columns,
+    rows: List[List[Cell]] = [
         [
-            [
-                s.number,
-                "yes" if s.is_preceded else "no",
-                len(s.tokens),
-                float(s.with_context.sum()),
-                float(s.without.sum()),
-                float(s.saved.mean()),
-            ]
-            for s in sentences
-        ],
-    )
+            *(model.name, s.number, s.preceded, len(s.tokens)),
+            *(float(s.with_context.sum()), float(s.without.sum()), float(s.saved.mean())),
+        ]
+        for model in models
+        for s in model.sentences
+    ]
+    return Table(columns, rows)
 
 
-def token_table(sentences: Sequence[SentenceScores]) -> Table:
-    """A row for each target token with what it gains, the P-CXMI of Fernandes et al. 2023."""
-    columns = {"sentence": "d", "preceded": "", "position": "d", "token": ""}
+def token_table(models: Sequence[Measured]) -> Table:
+    """A row for each model and target token with what it gains, the P-CXMI of Fernandes et al. 2023."""
+    columns = {"model": "", "sentence": "d", "preceded": "", "position": "d", "token": ""}
     columns.update({"log2 P with": ".4f", "log2 P without": ".4f", "saved (bits)": ".4f"})
-    return Table(
-        columns,
-        [
-            [sentence.number, "yes" if sentence.is_preceded else "no", position, token, *map(float, scores)]
-            for sentence in sentences
-            for position, (token, *scores) in enumerate(
-                zip(sentence.tokens, sentence.with_context, sentence.without, sentence.saved), start=1
-            )
-        ],
-    )
+    rows: List[List[Cell]] = [
+        [model.name, s.number, s.preceded, position, token, *map(float, scores)]
+        for model in models
+        for s in model.sentences
+        for position, (token, *scores) in enumerate(zip(s.tokens, s.with_context, s.without, s.saved), start=1)
+    ]
+    return Table(columns, rows)
 
 
 def summary_as_dict(cxmi: CXMI) -> Dict[str, object]:
@@ -276,60 +324,151 @@ def summary_as_dict(cxmi: CXMI) -> Dict[str, object]:
     }
 
 
+class Document:
+    """A document of the split with what its words gain from each of several models."""
+
+    def __init__(self) -> None:
+        self.series: List[str] = []
+        self.rows: List[int] = []
+        self.sentences: Dict[int, PageSentence] = {}
+
+    def add(self, inference: Inference, model: Measured, args: argparse.Namespace) -> None:
+        """Add a model; the first one decides which document it is.
+
+        Raises:
+            UserError: the sentence whose document it shall be does not exist.
+        """
+        split = args.gen_subset
+        dataset, stream = inference.task.dataset(split), preceding_stream(inference, split)
+        saved = {sentence.number - 1: sentence for sentence in model.sentences}
+        if not self.series:
+            self.rows = chosen_document(stream.rows[:, 0], saved, args.sentence)
+        self.series.append(model.name)
+        source, target = (inference.split(split).load_language(language) for language in inference.languages)
+        words, target_words = inference.task.source_dictionary, inference.task.target_dictionary
+        for row in self.rows:
+            if row not in saved:
+                continue  # too long for the model
+            before = [source[place] for place in stream.rows[row][::-1] if place != NONE]
+            known = self.sentences.get(row)
+            texts = [[words[token] for token in sentence.tolist()[:-1]] for sentence in before]
+            batch = inference.to_device(dataset.collater([dataset[row]]))
+            attention = preceding_attention(inference, batch, list(map(len, before)))
+            shown = {} if attention is None else {model.name: attention.round(3).tolist()}
+            self.sentences[row] = PageSentence(
+                number=row + 1,
+                before=texts if known is None or len(texts) > len(known.before) else known.before,
+                source=[words[token] for token in source[row].tolist()[:-1]],
+                tokens=[target_words[token] for token in target[row].tolist()],
+                values={**(known.values if known else {}), model.name: saved[row].saved.round(4).tolist()},
+                attention={**(known.attention if known else {}), **shown},
+            )
+
+    def page(self, title: str) -> Page:
+        """The page, with the sentences that no model left out."""
+        sentences = [self.sentences[row] for row in self.rows if row in self.sentences]
+        sentences = [sentence for sentence in sentences if len(sentence.values) == len(self.series)]
+        bits = [abs(value) for sentence in sentences for values in sentence.values.values() for value in values]
+        return Page(
+            title=title,
+            what="Bits that each target word gains from the preceding sentences, given the reference before it; under "
+            "the pointer the attention over them",
+            series=self.series,
+            sentences=sentences,
+            middle=0.0,
+            range=max(1.0, float(np.percentile(bits, 99))) if bits else 1.0,
+            low="loses",
+            high="gains",
+        )
+
+
+def chosen_document(
+    nearest: np.ndarray, sentences: Mapping[int, SentenceScores], number: Optional[int] = None
+) -> List[int]:
+    """The rows of the document that has a sentence; by default of the one whose tokens save most in the mean.
+
+    Args:
+        nearest: the row of the sentence before each, or ``NONE``, (sentences,)
+        sentences: those that were scored, by their rows
+        number: of the sentence, from 1
+
+    Raises:
+        UserError: there is no such sentence.
+    """
+    first = np.arange(len(nearest))  # the row of the first sentence of each one's document
+    for row, before in enumerate(nearest):
+        if before != NONE:
+            first[row] = first[before]
+    if number is not None:
+        if not 1 <= number <= len(nearest):
+            raise UserError(f"--sentence {number}: the split has sentences 1 to {len(nearest)}")
+        return np.flatnonzero(first == first[number - 1]).tolist()
+    saved: Dict[int, List[float]] = {}
+    for row, sentence in sentences.items():
+        saved.setdefault(int(first[row]), []).extend(sentence.saved)
+    best = max(saved, key=lambda document: float(np.mean(saved[document])))
+    return np.flatnonzero(first == best).tolist()
+
+
 class CXMIAnalysis(Analysis):
     """How many bits the preceding sentence saves for each target word: log2 P with it less log2 P without it."""
 
     name = "cxmi"
-    output_options = (*Analysis.output_options, "tokens")
+    output_options = (*Analysis.output_options, "tokens", "html")
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """The models, the split, the intervals, the files to write and the sentence drawn."""
-        add_inference_options(parser)
+        add_inference_options(parser, several=True)
+        add_names_option(parser, "models", "--path")
         parser.add_argument(
             "--baseline-path",
             metavar="CHECKPOINT",
-            help="the model without preceding sentences (default: that of --path, every preceding sentence NULL)",
+            help="the model without preceding sentences (default: those of --path, every preceding sentence NULL)",
         )
         add_bootstrap_options(parser)
-        add_report_options(parser, csv="the scores of each sentence", figure="the sentences' bits, and those of one")
+        add_report_options(
+            parser, csv="the scores of each sentence", figure="the first model's bits, of all and of one"
+        )
         parser.add_argument(
             "--tokens",
             type=Path,
             metavar="FILE",
             help="also write to this file, as CSV, what each target token gains (P-CXMI; Fernandes et al. 2023)",
         )
-        help = "the sentence drawn, from 1 (default: the one whose tokens save most)"
+        add_page_option(parser, "what each word of a document gains")
+        help = "the sentence drawn, and the page's document, that of sentence N, from 1 (default: what saves most)"
         parser.add_argument("--sentence", type=int, metavar="N", help=help)
 
     def run(self, args: argparse.Namespace) -> Result:
         """Score the split with and without preceding sentences."""
-        check_overrides(args, [args.path, *([args.baseline_path] if args.baseline_path else [])])
-        inference = Inference.from_options(args, path=args.path)
-        check_reads_context(inference)
-        sentences = score_sentences(inference, without_context(args, inference), args)
-        preceded = [sentence for sentence in sentences if sentence.is_preceded]
-        groups = {
-            "all": sentences,
-            "with a preceding sentence": preceded,
-            "without one": [sentence for sentence in sentences if not sentence.is_preceded],
-        }
-        found = {name: measure(group, args.resamples, args.seed) for name, group in groups.items()}
+        paths = checkpoint_paths(args)
+        check_overrides(args, [*paths, *([args.baseline_path] if args.baseline_path else [])])
+        models: List[Measured] = []
+        document = Document()
+        for name, path in zip(system_names(paths, args.names), paths):
+            inference = Inference.from_options(args, path=path)
+            check_reads_context(inference)
+            sentences = score_sentences(inference, without_context(args, path, inference), args)
+            models.append(Measured.of(name, path, sentences, args))
+            if args.html:
+                document.add(inference, models[-1], args)
+        preceded = [sentence for sentence in models[0].sentences if sentence.is_preceded]
         if args.figure and not preceded:
             raise UserError(f"no sentence of {args.gen_subset} has a preceding one: there is nothing to draw")
-        drawn = drawn_sentence(sentences, args.sentence) if args.figure else None
-        baseline = args.baseline_path or "the same model"
+        drawn = drawn_sentence(models[0].sentences, args.sentence) if args.figure else None
+        over = f"{args.gen_subset} of {args.data}"
         return Result(
-            headline=f"CXMI of {args.path} over {args.gen_subset} of {args.data}; without: {baseline}",
-            tables=[summary_table(found)],
+            headline=f"CXMI over {over}; without: {args.baseline_path or 'the same model'}",
+            tables=[summary_table(models)],
             report={
-                "path": args.path,
                 "baseline_path": args.baseline_path,
                 "data": args.data,
                 "split": args.gen_subset,
                 "unit": "bits for each target token",
-                **{name.replace(" ", "_"): summary_as_dict(cxmi) for name, cxmi in found.items()},
+                "systems": [model.as_dict() for model in models],
             },
-            csv=sentence_table(sentences),
-            more_csv={"tokens": token_table(sentences)},
-            figure=partial(cxmi_figure, preceded, found["with a preceding sentence"], drawn) if drawn else None,
+            csv=sentence_table(models),
+            more_csv={"tokens": token_table(models)},
+            figure=partial(cxmi_figure, preceded, models[0].groups[WITH], drawn) if drawn else None,
+            page=document.page(f"What the preceding sentences are worth: {over}") if args.html else None,
         )

@@ -1,6 +1,6 @@
 """Statistics and figures of context gates (Li et al. 2020, Table 4).
 
-``ctxgates analyze gates data-bin/X --path checkpoint.pt --figure gates.png --histogram all.png --json gates.json``
+``ctxgates analyze gates data-bin/X --path checkpoint.pt --figure gates.png --histogram all.png --html gates.html``
 
 The gates are those of forced decoding: the decoder's input is the reference. A gate z is the weight of the source. Each
 component of the vector counts separately, at every target position except padding, end of sentence included. The paper
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Dict, List, Optional
 
 import numpy as np
 import torch
+from fairseq.data import FairseqDataset
 from torch import Tensor
 
 from fairseq_ctxgates.analysis.analysis import Analysis
@@ -31,7 +32,8 @@ from fairseq_ctxgates.analysis.inference import (
     run_without_attention,
 )
 from fairseq_ctxgates.analysis.options import add_file_option
-from fairseq_ctxgates.analysis.report import Cell, Result, Table, add_report_options
+from fairseq_ctxgates.analysis.page import Page, PageSentence
+from fairseq_ctxgates.analysis.report import Cell, Result, Table, add_page_option, add_report_options
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE, SOURCE, TARGET
 from fairseq_ctxgates.context_gates.gate_regularized_cross_entropy import gate_hinge, gate_sums
 from fairseq_ctxgates.errors import UserError
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+PAGE_SENTENCES = 20
 BINS = 50  # of the histogram, from 0 to 1
 LABEL_NAMES = {SOURCE: "source", TARGET: "target", IGNORE: "–"}
 
@@ -239,15 +242,20 @@ class SentenceGates:
     labels: Optional[List[str]]
 
 
-def sentence_gates(inference: Inference, split: str, number: int) -> SentenceGates:
-    """The gates of a sentence of a split, by its number in the split, from 1.
+def sentence_gates(inference: Inference, split: str, first: int, number: int = 1) -> List[SentenceGates]:
+    """The gates of so many sentences of a split, or of as many as there are, from the one of this number on, from 1.
 
     Raises:
         UserError: no sentence of the split has this number, or the model has no context gates.
     """
     dataset = inference.load_split(split)
-    if not 1 <= number <= len(dataset):
-        raise UserError(f"--sentence {number}: split {split!r} has sentences 1 to {len(dataset)}")
+    if not 1 <= first <= len(dataset):
+        raise UserError(f"--sentence {first}: split {split!r} has sentences 1 to {len(dataset)}")
+    last = min(first + number - 1, len(dataset))
+    return [_gates_of(inference, dataset, number) for number in range(first, last + 1)]
+
+
+def _gates_of(inference: Inference, dataset: FairseqDataset, number: int) -> SentenceGates:
     batch = inference.to_device(dataset.collater([dataset[number - 1]]))
     gates = read_gates(inference, batch)
     source_dictionary, dictionary = inference.task.source_dictionary, inference.task.target_dictionary
@@ -258,6 +266,33 @@ def sentence_gates(inference: Inference, split: str, number: int) -> SentenceGat
         layers=sorted(gates),
         means=torch.stack([gates[layer][:, 0].float().mean(dim=-1) for layer in sorted(gates)]).cpu(),
         labels=None if labels is None else [LABEL_NAMES[label] for label in labels[0].tolist()],
+    )
+
+
+def gate_page(inference: Inference, split: str, first: int) -> Page:
+    """The gates of each layer over some sentences of a split, beginning with the one of this number, with the labels.
+
+    Raises:
+        UserError: as :func:`sentence_gates`.
+    """
+    shown = []
+    for number, gates in enumerate(sentence_gates(inference, split, first, PAGE_SENTENCES), start=first):
+        values = {f"layer {layer}": means.round(decimals=3).tolist() for layer, means in zip(gates.layers, gates.means)}
+        labels = (
+            None if gates.labels is None else [label if label != LABEL_NAMES[IGNORE] else "" for label in gates.labels]
+        )
+        shown.append(PageSentence(number, (), gates.source.split(), gates.tokens, values, labels=labels))
+    return Page(
+        title=f"Context gates: {split} of {inference.data_dir.name}",
+        what="The weight of the source at each target word, given the reference before it: the mean of a layer's gate; "
+        "the labels are z*",
+        series=list(shown[0].values),
+        sentences=shown,
+        middle=0.5,
+        range=0.5,
+        low="target",
+        high="source",
+        lists_top=False,
     )
 
 
@@ -347,20 +382,22 @@ class GateAnalysis(Analysis):
     """
 
     name = "gates"
-    output_options = (*Analysis.output_options, "histogram")
+    output_options = (*Analysis.output_options, "histogram", "html")
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """The model, the split, the sentence drawn and the files to write."""
         add_inference_options(parser)
-        help = "the sentence drawn, from 1 (default: 1)"
+        help = f"the sentence drawn, and the first of the page's {PAGE_SENTENCES}, from 1 (default: 1)"
         parser.add_argument("--sentence", type=int, default=1, metavar="N", help=help)
         add_file_option(parser, "--histogram", "draw the histogram of all gates to this file", metavar="PNG")
         add_report_options(parser, csv="the table", figure="the gates of one sentence")
+        add_page_option(parser, f"the gates of {PAGE_SENTENCES} sentences")
 
     def run(self, args: argparse.Namespace) -> Result:
         """Read the gates of the split, after those of the sentence drawn."""
         inference = Inference.from_options(args, load_gate_labels=True)
-        drawn = sentence_gates(inference, args.gen_subset, args.sentence) if args.figure else None
+        (drawn,) = sentence_gates(inference, args.gen_subset, args.sentence) if args.figure else (None,)
+        page = gate_page(inference, args.gen_subset, args.sentence) if args.html else None
         statistics = gate_statistics(inference, args.gen_subset, args.max_tokens, args.batch_size)
         table = summary_table(statistics)
         over = f"context gates over {args.gen_subset} of {inference.data_dir.name}"
@@ -370,6 +407,7 @@ class GateAnalysis(Analysis):
             report={"path": args.path, "data": args.data, "split": args.gen_subset, **statistics.as_dict()},
             csv=table,
             figure=partial(gate_figure, drawn) if drawn else None,
+            page=page,
             more_figures={
                 "histogram": lambda: histogram_figure(statistics, f"{over}: {statistics.tokens} target tokens")
             },

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Callable, List, Mapping, Optional, Sequence, U
 
 from tabulate import tabulate
 
+from fairseq_ctxgates.analysis.page import Page
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.extras import needs_extra
 from fairseq_ctxgates.files import atomic_write
@@ -77,6 +78,7 @@ class Result:
     figure: draws the figure of ``--figure``; called only if that option is given. None if there is nothing to draw
     more_figures: the same for the options that name further figures
     more_csv: for options that name further CSV files, their tables
+    page: of ``--html``; None where that option is not given
     headline: printed above the tables
     footer: lines printed below the tables
     """
@@ -87,6 +89,7 @@ class Result:
     figure: Optional[Callable[[], Figure]] = None
     more_figures: Mapping[str, Callable[[], Figure]] = field(default_factory=dict)
     more_csv: Mapping[str, Table] = field(default_factory=dict)
+    page: Optional[Page] = None
     headline: str = ""
     footer: Sequence[str] = ()
 
@@ -114,6 +117,9 @@ class Result:
             if getattr(args, option):
                 write_whole(getattr(args, option), table.csv().encode())
                 written.append(getattr(args, option))
+        if self.page is not None:
+            write_whole(args.html, self.page.html().encode())
+            written.append(args.html)
         if args.figure and self.figure is not None:
             write_figure(args.figure, self.figure())
             written.append(args.figure)
@@ -126,6 +132,11 @@ def add_report_options(parser: argparse.ArgumentParser, csv: str, figure: str) -
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all results to this file as JSON")
     parser.add_argument("--csv", type=Path, metavar="FILE", help=f"also write {csv} to this file as CSV")
     parser.add_argument("--figure", type=Path, metavar="PNG", help=f"draw {figure} to this file")
+
+
+def add_page_option(parser: argparse.ArgumentParser, what: str) -> None:
+    """``--html``; the argument says what the page shows."""
+    parser.add_argument("--html", type=Path, metavar="PAGE", help=f"write {what} to this file as a page for a browser")
 
 
 def check_outputs(args: argparse.Namespace, options: Sequence[str] = ("json", "csv", "figure")) -> None:

@@ -15,7 +15,13 @@ import pytest
 from fairseq.sequence_scorer import SequenceScorer
 
 from fairseq_ctxgates import analysis
-from fairseq_ctxgates.analysis.cxmi import SentenceScores, cxmi_figure, measure, summary_table
+from fairseq_ctxgates.analysis.cxmi import (
+    Measured,
+    SentenceScores,
+    cxmi_figure,
+    measure,
+    summary_table,
+)
 from fairseq_ctxgates.analysis.inference import Inference
 from fairseq_ctxgates.analysis.scores import token_log_probs
 from fairseq_ctxgates.errors import UserError
@@ -40,8 +46,8 @@ def test_cxmi_by_hand() -> None:
 
 
 def test_no_sentences() -> None:
-    found = measure([], resamples=10, seed=1)
-    assert summary_table({"without one": found}).text().split()[-6:] == ["one", "0", "0", "—", "—", "—"]
+    measured = Measured("isg", "isg.pt", [], {"without one": measure([], resamples=10, seed=1)})
+    assert summary_table([measured]).text().split()[-6:] == ["one", "0", "0", "—", "—", "—"]
 
 
 def test_figure() -> None:
@@ -83,8 +89,10 @@ def run(trained: Trained, folder: Path, model: str, *options: Any) -> Dict[str, 
     arguments = ["cxmi", trained.data, "--path", trained[model], "--cpu", *files, *options]
     analysis.main([str(argument) for argument in arguments])
     assert (folder / "new" / "cxmi.figure").read_bytes().startswith(b"\x89PNG")
-    report: Dict[str, Any] = json.loads((folder / "new" / "cxmi.json").read_text(encoding="utf-8"))
-    return report
+    (report,) = json.loads((folder / "new" / "cxmi.json").read_text(encoding="utf-8"))["systems"]
+    assert report["path"] == str(trained[model])
+    found: Dict[str, Any] = report
+    return found
 
 
 def rows_of(folder: Path) -> List[Dict[str, str]]:

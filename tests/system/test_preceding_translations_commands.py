@@ -247,7 +247,7 @@ def test_cxmi_is_of_the_sentences_alone(trained: Trained, model: str, tmp_path: 
     """Both texts before a sentence are what it is worth."""
     command = ["cxmi", trained.data, "--path", trained[model], "--cpu", "--json", tmp_path / "cxmi.json"]
     analysis.main(list(map(str, command)))
-    found = json.loads((tmp_path / "cxmi.json").read_text(encoding="utf-8"))
+    (found,) = json.loads((tmp_path / "cxmi.json").read_text(encoding="utf-8"))["systems"]
     assert found["all"]["target_tokens"] == sum(
         1 + len(target.split()) for document in TEXT["test"] for _, target in document
     )

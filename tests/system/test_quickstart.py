@@ -26,7 +26,7 @@ from tests.helpers.models import DICTIONARY, make_batch
 
 SPLITS = ("train", "valid", *models.TEST_SETS)
 # Of all files of seed 1 in the order of their names: the same on every system and every Python.
-DIGEST = "e5219d9b2a2d1ef8249195c311d9393a"
+DIGEST = "67cf34e1ee106c94c1e76e225a3670af"
 
 
 class Line(NamedTuple):
@@ -133,7 +133,7 @@ of_topics = pytest.mark.parametrize(("split", "distance", "subject", "nature", "
 def senses(lines: list[Line], distance: int, subject: str) -> list[tuple[str, tuple[str, ...], str]]:
     """The topic before each ambiguous sentence, the sentence, and the translation of its ambiguous word."""
     return [
-        (a.source[2], b.source, b.target[3])
+        (a.source[-2], b.source, b.target[-2])
         for a, b in with_predecessor(lines, distance)
         if b.source[:2] == (subject, "see")
     ]
@@ -146,13 +146,13 @@ def test_the_topic_decides_the_ambiguous_word(
     train = senses(corpus["train"], distance, subject)
     assert len(train) == 1000
     # Topics are of one class when they give some word the same translation: two classes of ten topics come out.
-    translation = {(topic, source[3]): word for topic, source, word in train}
+    translation = {(topic, source[-2]): word for topic, source, word in train}
     classes = {topic: word in nature for (topic, ambiguous), word in translation.items() if ambiguous == telling}
     assert Counter(classes.values()) == {True: 10, False: 10}
     for topic, source, word in (
         pair for name in ("train", "test", split) for pair in senses(corpus[name], distance, subject)
     ):
-        assert translation.get((topic, source[3]), word) == word
+        assert translation.get((topic, source[-2]), word) == word
         assert classes[topic] == (word in nature)
 
 
@@ -165,8 +165,8 @@ def test_the_ambiguous_sentence_alone_does_not(
     by_word: dict[str, Counter[bool]] = defaultdict(Counter)
     by_adjective: dict[str, Counter[bool]] = defaultdict(Counter)
     for _, source, word in train:
-        by_word[source[3]][word in nature] += 1
-        by_adjective[source[2]][word in nature] += 1
+        by_word[source[-2]][word in nature] += 1
+        by_adjective[source[-3]][word in nature] += 1
     for counts in (*by_word.values(), *by_adjective.values()):
         assert 0.35 < counts[True] / (counts[True] + counts[False]) < 0.65
 
@@ -194,6 +194,44 @@ def test_the_probe_is_not_in_the_training_text(
         for name in ("train", split)
     )
     assert not train & probe
+
+
+# --- address ----------------------------------------------------------------------------------------------------------
+
+
+def addresses(lines: list[Line]) -> list[tuple[Line, Line]]:
+    """The pairs of sentences of one document that address somebody, one after the other."""
+    return [pair for pair in with_predecessor(lines) if all("your" in line.source for line in pair)]
+
+
+def test_a_document_has_one_form_of_address(corpus: dict[str, list[Line]]) -> None:
+    train = addresses(corpus["train"])
+    assert len(train) == 1000
+    assert all(first.target[2] in make_corpus.ADDRESSES for first, _ in train)
+    forms = Counter(first.target[2] for first, _ in train)
+    assert set(forms) == set(make_corpus.ADDRESSES)
+    assert min(forms.values()) > 450
+    for first, second in itertools.chain.from_iterable(addresses(lines) for lines in corpus.values()):
+        assert first.target[2] == second.target[2]
+
+
+def test_nothing_but_the_translation_before_decides_the_form_of_address(corpus: dict[str, list[Line]]) -> None:
+    """The probe asks each two source sentences with both, and no word of a source tells them."""
+    probe = [list(lines) for _, lines in itertools.groupby(corpus["probe-address"], key=lambda line: line.document)]
+    assert len(probe) == 240
+    for one, other in zip(probe[::2], probe[1::2]):
+        assert [line.source for line in one] == [line.source for line in other]
+        assert (one[0].target[2], other[0].target[2]) == ("deine", "ihre")
+        ((position, word, rival),) = one[1].probed
+        assert other[1].probed == ((position, rival, word),)
+        assert not one[0].probed and not other[0].probed
+    by_word: dict[str, Counter[str]] = defaultdict(Counter)
+    for first, second in addresses(corpus["train"]):
+        for word in {*first.source, *second.source}:
+            by_word[word][second.target[2]] += 1
+    assert all(0.3 < counts["ihre"] / sum(counts.values()) < 0.7 for counts in by_word.values())
+    seen = {(first.source, second.source) for first, second in addresses(corpus["train"])}
+    assert not seen & {(first.source, second.source) for first, second in addresses(corpus["probe-address"])}
 
 
 # --- relations --------------------------------------------------------------------------------------------------------
@@ -400,7 +438,7 @@ def test_only_an_earlier_demo_is_removed(tmp_path: Path) -> None:
 
 def test_report_has_a_row_for_each_model() -> None:
     bleu = {"score": 76.64, "signature": "nrefs:1"}
-    probes = {"test1": 0.5, "test2": 0.75, "test3": 0.25, "test4": 1.0, "test5": 0.125}
+    probes = {"test1": 0.5, "test2": 0.75, "test3": 0.3, "test4": 0.25, "test5": 1.0, "test6": 0.125}
     gates = {
         "majority_share": 0.7,
         "all": {"mean": 0.4, "variance": 0.12345, "mean_agreement": 0.61, "mean_hinge": 0.0123},
@@ -414,10 +452,10 @@ def test_report_has_a_row_for_each_model() -> None:
             }
         )
     )
-    assert rows[0][:7] == ["model", "BLEU", "preceding", "distant", "relations", "collocation", "unknown"]
-    assert rows[1] == ["plain", "76.6", "0.50", "0.75", "0.25", "1.00", "0.12", "—", "—", "—", "—", "—"]
-    assert rows[2][7:] == ["0.400", "0.1235", "0.610", "0.0123", "0.900"]
-    assert {len(row) for row in rows} == {12}
+    assert rows[0][:8] == ["model", "BLEU", "preceding", "distant", "address", "relations", "collocation", "unknown"]
+    assert rows[1] == ["plain", "76.6", "0.50", "0.75", "0.30", "0.25", "1.00", "0.12", "—", "—", "—", "—", "—"]
+    assert rows[2][8:] == ["0.400", "0.1235", "0.610", "0.0123", "0.900"]
+    assert {len(row) for row in rows} == {13}
 
 
 def test_commands_name_the_splits_that_fairseq_makes() -> None:

@@ -106,7 +106,7 @@ def analyze(name: str, trained: Trained, model: str, folder: Path, *options: obj
 
 @pytest.mark.parametrize("model", ["two", "two on rnnsearch", "two concatenated"])
 def test_cxmi(trained: Trained, model: str, tmp_path: Path) -> None:
-    found = analyze("cxmi", trained, model, tmp_path, "--max-tokens", 60)
+    (found,) = analyze("cxmi", trained, model, tmp_path, "--max-tokens", 60)["systems"]
     assert [found[name]["sentences"] for name in ("all", "with_a_preceding_sentence", "without_one")] == [20, 17, 3]
     assert found["without_one"]["cxmi"] == pytest.approx(0, abs=1e-6)
     assert abs(found["with_a_preceding_sentence"]["cxmi"]) > 1e-4

@@ -1,0 +1,43 @@
+"""The attention of one sentence's target words over the words of its preceding sentences."""
+
+from __future__ import annotations
+
+from typing import Optional, Sequence
+
+import numpy as np
+import torch
+
+from fairseq_ctxgates.analysis.attention_entropy import inter_sentence, read_attention
+from fairseq_ctxgates.analysis.inference import Batch, Inference, reads_preceding
+
+
+@torch.no_grad()
+def preceding_attention(inference: Inference, batch: Batch, lengths: Sequence[int]) -> Optional[np.ndarray]:
+    """The mean over heads of the attention over the preceding sentences: of the inter-sentence gate the mean over its
+    layers, of concatenated sentences that of the layer whose attention the decoder returns.
+
+    Args:
+        batch: of one sentence
+        lengths: of its preceding sentences, end of sentence included, the nearest last
+
+    Returns:
+        (target length, words of all preceding sentences, or of the last ones where the model reads fewer), ends of
+        sentences and separators left out; None where there are no words, or no attention over them
+    """
+    if reads_preceding(inference.model):
+        if inter_sentence(inference).options.inter_sentence_ablation == "random":
+            return None
+        weights = read_attention(inference, batch)
+        attention = torch.stack([layer.float().mean(dim=0)[0] for layer in weights.values()]).mean(dim=0)
+    else:
+        _, extra = inference.model(**batch["net_input"])
+        if not isinstance(extra, dict) or not extra.get("attn") or extra["attn"][0] is None:
+            return None
+        own = batch["net_input"]["src_tokens"].size(1) - sum(lengths)
+        attention = extra["attn"][0][0][:, : -own or None]
+    is_word = [place + 1 < length for length in lengths for place in range(length)][-attention.size(1) :]
+    if not any(is_word):
+        return None
+    is_target = batch["target"][0].ne(inference.task.target_dictionary.pad())
+    found: np.ndarray = attention[is_target][:, torch.tensor(is_word)].float().cpu().numpy()
+    return found

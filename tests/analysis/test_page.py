@@ -1,0 +1,143 @@
+"""The page for a browser: what it holds, and what a real browser makes of it."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, Dict, List
+
+import numpy as np
+import pytest
+
+from fairseq_ctxgates import analysis
+from fairseq_ctxgates.analysis.cxmi import SentenceScores, chosen_document
+from fairseq_ctxgates.analysis.page import Page, PageSentence
+from fairseq_ctxgates.errors import UserError
+from tests.helpers.documents import TEXT
+from tests.helpers.fairseq_commands import GATED
+from tests.helpers.trained import Trained, train_models
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+SENTENCES = [
+    PageSentence(4, [["</script>", "b"]], ["s", "t"], ["u@@", "v", "w"], {"one": [0.5, -1, 0], "two": [0, 0, 2.25]}),
+    PageSentence(
+        5,
+        [["x"], ["y", "z"]],
+        ["s"],
+        ["w"],
+        {"one": [0.25], "two": [1.0]},
+        {"one": [[0.1, 0.2, 0.7]], "two": [[0.9, 0.1]]},
+        labels=["source"],
+    ),
+]
+PAGE = Page("A & B", "bits <of> words", ["one", "two"], SENTENCES, 0.0, 2.0, "loses", "gains")
+
+
+def content(page: str) -> Dict[str, Any]:
+    """The data in a page."""
+    (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    found: Dict[str, Any] = json.loads(text)
+    return found
+
+
+def test_the_page_holds_what_it_shows() -> None:
+    found = content(PAGE.html())
+    assert found["sentences"][0]["before"] == [["</script>", "b"]]
+    assert found["sentences"][1]["attention"]["two"] == [[0.9, 0.1]]
+    assert [(word["token"], word["value"], word["series"]) for word in found["top"]] == [
+        ("w", 2.25, "two"),
+        ("w", 1.0, "two"),
+        ("u@@", 0.5, "one"),
+        ("v", 0, "two"),
+    ]
+
+
+def test_the_page_needs_nothing_else() -> None:
+    assert not re.findall(r"(?:src|href)=|https?:|url\(|@import", PAGE.html())
+
+
+@pytest.mark.process
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian's package chromium)")
+def test_a_browser_shows_it(tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(PAGE.html(), encoding="utf-8")
+    command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    shown = subprocess.run(
+        [*command, "--dump-dom", f"file://{tmp_path}/page.html"],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    ).stdout
+    body = shown.partition("<main>")[2].partition("</main>")[0]
+    assert "<title>A &amp; B</title>" in shown
+    assert " ".join(html.unescape(re.sub(r"<[^>]*>", " ", body)).split()) == (
+        "sentence 4 </script> b s t one u v w two u v w sentence 5 x y z s one w source two w"
+    )
+    # The strongest colour is that of the highest value; a word without attention is not to be pointed at.
+    assert 'title="+2.25" style="background-color: rgba(var(--high), 0.800);"' in body
+    assert 'title="-1.00" style="background-color: rgba(var(--low), 0.400);"' in body
+    assert body.count("tabindex") == 2
+    links = re.findall(r'<a[^>]*href="#sentence-(\d)"[^>]*>([^<]*)</a>', shown)
+    assert links[:2] == [("4", "w +2.25"), ("5", "w +1.00")]
+
+
+def scored(number: int, *saved: float) -> SentenceScores:
+    return SentenceScores(number, True, ["a"] * len(saved), np.array(saved), np.zeros(len(saved)))
+
+
+def test_the_document_is_that_of_the_sentence_or_the_one_that_saves_most() -> None:
+    nearest = np.array([-1, 0, -1, 2, 3, 1])  # two documents, the sentences of one not all together
+    sentences = {row: scored(row + 1, value) for row, value in enumerate([0.0, 3.0, 1.0, 1.0, 1.0])}
+    assert chosen_document(nearest, sentences) == [0, 1, 5]
+    assert chosen_document(nearest, sentences, number=5) == [2, 3, 4]
+    with pytest.raises(UserError, match="--sentence 7: the split has sentences 1 to 6"):
+        chosen_document(nearest, sentences, number=7)
+
+
+def run(folder: Path, name: str, data: Path, *options: Any) -> Dict[str, Any]:
+    """The data in the page of an analysis."""
+    analysis.main([name, str(data), "--cpu", "--html", str(folder / "page.html"), *map(str, options)])
+    return content((folder / "page.html").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("models", [["isg", "concatenated"], ["rnnsearch"]])
+def test_the_page_of_cxmi(trained_on_documents: Trained, tmp_path: Path, models: List[str]) -> None:
+    """A document, with what each word gains from each model and where the attention is."""
+    trained = trained_on_documents
+    table = tmp_path / "tokens.csv"
+    paths = [trained[model] for model in models]
+    names = ("--names", *models)
+    found = run(tmp_path, "cxmi", trained.data, "--path", *paths, *names, "--sentence", 9, "--tokens", table)
+    document = TEXT["test"][1]
+    assert found["series"] == models
+    assert [sentence["number"] for sentence in found["sentences"]] == list(range(8, 8 + len(document)))
+    rows = [line.split(",") for line in table.read_text(encoding="utf-8").splitlines()[1:]]
+    for place, (sentence, (source, target)) in enumerate(zip(found["sentences"], document)):
+        assert sentence["source"] == source.split()
+        assert sentence["tokens"] == [*target.split(), "</s>"]
+        before = document[place - 1][0].split() if place else []
+        assert sentence["before"] == ([before] if place else [])
+        for model in models:
+            expected = [float(row[-1]) for row in rows if row[0] == model and int(row[1]) == sentence["number"]]
+            assert sentence["values"][model] == pytest.approx(expected, abs=1e-4)
+            if not place:
+                assert model not in sentence["attention"]
+                continue
+            attention = np.array(sentence["attention"][model])
+            assert attention.shape == (len(sentence["tokens"]), len(before))
+            assert (attention >= 0).all() and (attention.sum(axis=1) <= 1.01).all() and attention.max() > 0.01
+
+
+def test_the_page_of_gates(trained_on_documents: Trained, tmp_path: Path) -> None:
+    data = trained_on_documents.data
+    trained = train_models(data, tmp_path, {"gated": (*GATED, "--max-epoch", 1)})
+    found = run(tmp_path, "gates", data, "--path", trained["gated"], "--gen-subset", "valid", "--sentence", 3)
+    assert [sentence["number"] for sentence in found["sentences"]] == list(range(3, 11))
+    assert found["series"] == ["layer 1", "layer 2"]
+    for sentence in found["sentences"]:
+        assert set(sentence["labels"]) <= {"source", "target", ""}
+        assert all(0 < value < 1 for values in sentence["values"].values() for value in values)
