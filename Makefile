@@ -12,6 +12,7 @@
 # make dist             the wheel and the sdist, in dist
 # make corenlp          Stanford CoreNLP, for the extraction of relations, where stanza looks for it: in CORENLP_HOME, or
 #                       ~/stanza_corenlp; needs Java 17 and Maven
+# make chromium         Debian's Chromium, in which a test looks at pages; as root, else that test is skipped
 # make clean            removes the environments, the demo and all caches
 # The first seven install what they need. Variables: MODERN_PYTHON, CLASSIC_PYTHON and LATEST_PYTHON name the interpreters,
 # DEMO_ARGS=--short makes the demo a trial, PYTEST_ARGS is handed to pytest.
