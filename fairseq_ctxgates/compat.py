@@ -47,6 +47,7 @@ try:
         SequenceGenerator,
         SequenceGeneratorWithAlignment,
     )
+    from fairseq.sequence_scorer import SequenceScorer
     from fairseq.tasks.translation import TranslationConfig, TranslationTask
     from torch import nn
 except (ImportError, AttributeError, ValueError) as error:  # the last two: a fairseq too old for this Python or NumPy
@@ -70,6 +71,7 @@ __all__ = [
     "Sampling",
     "SequenceGenerator",
     "SequenceGeneratorWithAlignment",
+    "SequenceScorer",
     "TransformerConfig",
     "TransformerDecoderBase",
     "TransformerDecoderLayerBase",

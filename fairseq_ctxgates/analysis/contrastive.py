@@ -129,7 +129,8 @@ class Candidates:
             if example.preceding and example.preceding_targets is None:
                 raise UserError(
                     f"{example.where} does not have the translation of the preceding sentence, which {inference.path} "
-                    f"reads: give --preceding-target, or --documents with the subtitles of both languages"
+                    f"reads: give --preceding-target, or --documents with the subtitles of both languages, of the "
+                    f"release that has its reference"
                 )
         self._check_lengths(inference, examples)
 
@@ -147,7 +148,8 @@ class Candidates:
         """Batches with targets; ``batch["id"]`` has the lines of their sources."""
         order = np.lexsort((self.target_lengths, self.source_lengths))
         rows = np.array(self.rows)[order]
-        tokens = np.maximum(self.dataset.num_tokens_vec(rows), self.target_lengths[order])
+        befores = np.array([len(self.preceding_targets.get(row - 1, ())) for row in rows]) if self.concatenated else 0
+        tokens = np.maximum(self.dataset.num_tokens_vec(rows), self.target_lengths[order] + befores)
         for batch_rows in data_utils.batch_by_size(
             rows,
             num_tokens_fn=None,

@@ -130,7 +130,8 @@ def _contrapro_examples(
         if preceding[1]:
             targets = preceding_lines(preceding[1], [len(choices) for choices in translations])
     elif documents:
-        sentences, targets = zip(*_subtitles_before(content, places, documents, langs))
+        found = list(_subtitles_before(content, places, documents, langs))
+        sentences, targets = [before for before, _ in found], [target for _, target in found]
     else:
         raise UserError(
             f"{path} does not have the preceding sentences: give --documents, with the folder that ContraPro's "
@@ -175,7 +176,7 @@ def _subtitles_before(
     content: Sequence[Any], places: Sequence[str], folder: Path, langs: Sequence[str]
 ) -> Iterator[Tuple[str, Optional[str]]]:
     """The line before each segment in ``folder``/YEAR/NAME.SRC, "" for a first line, and that in NAME.TGT, None where
-    this file is missing.
+    this file is missing or its line is not the reference.
 
     An entry's ``document id`` is the name of the target language's file; its ``segment id`` counts lines from 1.
     """
@@ -191,10 +192,15 @@ def _subtitles_before(
         found = {lang: read(path) for lang, path in paths.items() if path is not None}
         if langs[0] not in found:
             raise UserError(f"{where}: {folder}/*/{stem}{langs[0]} not found")
-        for lang, key, what in zip(langs, ("src segment", "ref segment"), ("source sentence", "reference")):
-            if lang in found and _without_spaces(_line(found[lang], segment)) != _without_spaces(str(entry.get(key))):
-                raise UserError(f"{where}: line {segment} of {paths[lang]} is not its {what}: another release?")
-        before = _line(found[langs[1]], segment - 1) if langs[1] in found else None
+        fits = {
+            lang: _without_spaces(_line(lines, segment)) == _without_spaces(str(entry.get(f"{side} segment")))
+            for (lang, lines), side in zip(found.items(), ("src", "ref"))
+        }
+        if not fits[langs[0]]:
+            raise UserError(
+                f"{where}: line {segment} of {paths[langs[0]]} is not its source sentence: another release?"
+            )
+        before = _line(found[langs[1]], segment - 1) if fits.get(langs[1]) else None
         yield _line(found[langs[0]], segment - 1), before
 
 

@@ -260,12 +260,13 @@ def _gates_of(inference: Inference, dataset: FairseqDataset, number: int) -> Sen
     gates = read_gates(inference, batch)
     source_dictionary, dictionary = inference.task.source_dictionary, inference.task.target_dictionary
     labels = batch.get("gate_labels")
+    is_token = batch["target"][0].ne(dictionary.pad())  # not what a model reads before the sentence
     return SentenceGates(
         source=source_dictionary.string(batch["net_input"]["src_tokens"][0]),
-        tokens=[dictionary[token] for token in batch["target"][0].tolist()],
+        tokens=[dictionary[token] for token in batch["target"][0][is_token].tolist()],
         layers=sorted(gates),
-        means=torch.stack([gates[layer][:, 0].float().mean(dim=-1) for layer in sorted(gates)]).cpu(),
-        labels=None if labels is None else [LABEL_NAMES[label] for label in labels[0].tolist()],
+        means=torch.stack([gates[layer][is_token, 0].float().mean(dim=-1) for layer in sorted(gates)]).cpu(),
+        labels=None if labels is None else [LABEL_NAMES[label] for label in labels[0][is_token].tolist()],
     )
 
 

@@ -5,7 +5,6 @@ from typing import AbstractSet
 
 import numpy as np
 import torch
-from fairseq.data import data_utils
 from fairseq.dataclass import FairseqDataclass
 
 from fairseq_ctxgates.compat import MMapIndexedDataset
@@ -28,7 +27,7 @@ class GateLabelsConfig(FairseqDataclass):
 
 class GateLabels(SideStream[GateLabelsConfig]):
     """Adds ``batch["gate_labels"]``, (batch, target length): SOURCE or TARGET, IGNORE for padding and for tokens that
-    have no label; padded on the side the target is padded on."""
+    have no label."""
 
     name = "gate"
     made_by = "ctxgates gate-labels {data} -s {source} -t {target}"
@@ -55,11 +54,10 @@ class GateLabels(SideStream[GateLabelsConfig]):
             )
 
     def add_to_batch(self, batch: Batch) -> None:
-        labels = [self.rows[index] for index in batch["id"].tolist()]
-        batch["gate_labels"] = data_utils.collate_tokens(
-            labels, pad_idx=IGNORE, left_pad=self.dataset.left_pad_target, pad_to_length=batch["target"].size(1)
-        )
-        assert batch["gate_labels"].shape == batch["target"].shape
+        labels = torch.cat([self.rows[index] for index in batch["id"].tolist()])
+        is_token = batch["target"].ne(self.dataset.tgt_dict.pad())
+        batch["gate_labels"] = torch.full_like(batch["target"], IGNORE, dtype=labels.dtype)
+        batch["gate_labels"][is_token] = labels
 
 
 def gate_signs(labels: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,12 @@ class SideStreamDataset(BaseWrapperDataset):
 
     Args:
         training_mask: which sentences are in batches, a boolean for each; None: all
+
+    Attributes:
+        is_translated: whether the sentences are translated, so that one may have to come after another
     """
+
+    is_translated = False
 
     def __init__(
         self, dataset: LanguagePairDataset, streams: Sequence[SideStream], training_mask: Optional[np.ndarray] = None
@@ -62,7 +67,7 @@ class SideStreamDataset(BaseWrapperDataset):
         """As fairseq's, round by round where a stream asks for that. Where a stream is padded to a tensor of its own,
         batches are made of sentences that are alike in source and in stream; one that only the stream makes longer
         than ``max_tokens`` is a batch of its own."""
-        rounds = self.rounds(indices) or [indices]
+        rounds = (self.rounds(indices) if self.is_translated else None) or [indices]
         size = max_tokens, max_sentences, required_batch_size_multiple
         return [batch for members in rounds for batch in self._batches_of(members, *size)]
 

@@ -134,27 +134,27 @@ class ConcatenatedSentences(PrecedingSentences):
         if self.targets is not None:
             self.join_targets(batch, [self.targets[number] for number in numbers])
 
-    def join_translations(self, batch: Batch, translations: Mapping[int, Tensor]) -> None:
+    def join_translations(self, batch: Batch, translations: Dict[int, Tensor]) -> None:
         """Join the preceding ones of these translations of lines, by their numbers, before the targets of a batch."""
-        context = self.target_context(self.options, self.dataset.tgt_dict)
-        assert context is not None
-        context.translations.update(translations)
-        pad = context.padding
-        before = context.tokens(batch, self.task.max_target_positions // 2)
-        pairs = zip(before, batch["target"])
-        self.join_targets(batch, [torch.cat([row[row.ne(pad)], target[target.ne(pad)]]) for row, target in pairs])
+        dictionary = self.dataset.tgt_dict
+        pad, separator = dictionary.pad(), separator_in(dictionary, self.options, "target")
+        context = PrecedingTranslations(separator, pad, self.context_size(self.options), translations)
+        targets = [target[target.ne(pad)] for target in batch["target"]]
+        limit = self.task.max_target_positions
+        befores = (row[row.ne(pad)] for row in context.tokens(batch, limit))
+        self.join_targets(batch, [_join(before, target, limit) for before, target in zip(befores, targets)])
 
     def join_targets(self, batch: Batch, targets: List[Tensor]) -> None:
         """Make these the targets of a batch, each of which ends with the one that the batch has so far."""
         dictionary, left_pad = self.dataset.tgt_dict, self.dataset.left_pad_target
-        pad = dictionary.pad()
+        pad, multiple = dictionary.pad(), self.dataset.pad_to_multiple
         own_lengths = batch["target"].ne(pad).sum(dim=1).tolist()
         batch["net_input"]["prev_output_tokens"] = data_utils.collate_tokens(
-            targets, pad, dictionary.eos(), left_pad, move_eos_to_beginning=True
+            targets, pad, dictionary.eos(), left_pad, move_eos_to_beginning=True, pad_to_multiple=multiple
         )
         if not self.is_trained_on:
             targets = [_without_beginning(target, length, pad) for target, length in zip(targets, own_lengths)]
-        batch["target"] = data_utils.collate_tokens(targets, pad, left_pad=left_pad)
+        batch["target"] = data_utils.collate_tokens(targets, pad, left_pad=left_pad, pad_to_multiple=multiple)
         is_target = batch["target"].ne(pad)
         batch["ntokens"] = int(is_target.sum())
         if not self.is_trained_on:
@@ -213,7 +213,7 @@ class _Joined(Dataset):
     def __getitem__(self, index: int) -> Tensor:
         own = self.own[index]
         joined = [part for row in self.preceding(index) for part in (self.others[row][:-1], self.separator)]
-        return torch.cat([torch.cat([*joined, own[:0]])[-self.room(len(own)) :], own])
+        return _join(torch.cat([*joined, own[:0]]), own, self.max_positions)
 
     def get_original_text(self, index: int) -> str:
         """The words, which ``--replace-unk`` reads of ``--dataset-impl raw``. Its alignments do not count the end of
@@ -222,20 +222,27 @@ class _Joined(Dataset):
         joined: List[str] = []
         for row in self.preceding(index):
             joined += [*self.others.get_original_text(row).split(), self.separator_text]
-        return " ".join([*filter(None, joined[-self.room(len(self.own[index])) :]), own])
+        return " ".join([*filter(None, joined[-room(self.max_positions, len(self.own[index])) :]), own])
 
     def preceding(self, index: int) -> List[int]:
         """The sentences to join before one, the nearest last; none where there is no room."""
-        return self.preceding_rows(index) if self.room(len(self.own[index])) else []
-
-    def room(self, lengths: Lengths) -> Lengths:
-        """How many words and separators there is room for before sentences of these lengths: none, or a word and a
-        separator at least."""
-        room = self.max_positions - lengths
-        return np.where(room < 2, 0, room)
+        return self.preceding_rows(index) if room(self.max_positions, len(self.own[index])) else []
 
     def sizes(self, lengths: np.ndarray, preceding_lengths: np.ndarray) -> np.ndarray:
         """The lengths of all, from those of the sentences and of their preceding ones, (sentences, N), end of sentence
         included in each, in whose place there is a separator."""
-        added: np.ndarray = np.minimum(preceding_lengths.sum(axis=1), self.room(lengths))
+        added: np.ndarray = np.minimum(preceding_lengths.sum(axis=1), room(self.max_positions, lengths))
         return lengths + added
+
+
+def room(max_positions: int, lengths: Lengths) -> Lengths:
+    """How many words and separators there is room for before sentences of these lengths: none, or a word and a
+    separator at least."""
+    left = max_positions - lengths
+    return np.where(left < 2, 0, left)
+
+
+def _join(before: Tensor, own: Tensor, max_positions: int) -> Tensor:
+    """What there is room for of the preceding sentences, its end, and a sentence."""
+    length = int(room(max_positions, len(own)))
+    return torch.cat([before[-length:] if length else before[:0], own])

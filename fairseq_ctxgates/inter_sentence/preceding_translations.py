@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import takewhile
-from typing import Dict, List, Sequence
+from typing import Dict, List, Optional, Sequence
 
 import torch
 from fairseq.data import data_utils
@@ -20,13 +20,16 @@ class PrecedingTranslations:
         separator: the token after each translation
         padding: the token of padding
         number: how many preceding sentences a model reads
+        translations: those that there are
     """
 
-    def __init__(self, separator: int, padding: int, number: int) -> None:
+    def __init__(
+        self, separator: int, padding: int, number: int, translations: Optional[Dict[int, Tensor]] = None
+    ) -> None:
         self.separator = torch.tensor([separator])
         self.padding = padding
         self.number = number
-        self.translations: Dict[int, Tensor] = {}
+        self.translations: Dict[int, Tensor] = {} if translations is None else translations
         self.lines = 0
 
     def tokens(self, batch: Batch, longest: int) -> Tensor:

@@ -19,7 +19,7 @@ from fairseq.tasks import register_task
 from omegaconf import II
 from torch import Tensor
 
-from fairseq_ctxgates.compat import TranslationConfig, TranslationTask
+from fairseq_ctxgates.compat import SequenceScorer, TranslationConfig, TranslationTask
 from fairseq_ctxgates.configuration import as_flag, as_given, options_from
 from fairseq_ctxgates.data.data_directory import Split
 from fairseq_ctxgates.data.side_stream import SideStream, TargetContext
@@ -56,6 +56,9 @@ ContextTranslationConfig = make_dataclass(
     "ContextTranslationConfig", [], bases=(*dict.fromkeys(stream.Config for stream in STREAMS), _OwnConfig)
 )
 _DEFAULTS = ContextTranslationConfig()
+NO_ALIGNMENT = (
+    "--print-alignment and --replace-unk do not go with a model that reads the preceding translations: leave them out"
+)
 
 
 @register_task("context_translation", dataclass=ContextTranslationConfig)
@@ -74,6 +77,7 @@ class ContextTranslationTask(TranslationTask):
         self._trained_with: List[Dict[str, Optional[str]]] = []
         self._loads: Dict[str, Callable[[], None]] = {}  # how the splits but train were loaded
         self._target_context: Optional[TargetContext] = None
+        self._is_shared_out = False  # the data, among processes
         self._lines: Optional[LineDataset] = None
         self._last_lines: List[Tensor] = []
         self._lines_before: List[Tensor] = []
@@ -216,6 +220,7 @@ class ContextTranslationTask(TranslationTask):
         self._last_lines = [*self._lines_before, *src_tokens][-self.context_size() :]
         self._lines_before = []
         self._lines = LineDataset(dataset, [stream for stream in streams if stream is not None])
+        self._lines.is_translated = True
         self._target_context = self._target_context or self._new_target_context()
         if self._target_context is not None:
             self._target_context.begin_lines(len(src_tokens))
@@ -229,12 +234,23 @@ class ContextTranslationTask(TranslationTask):
         if self._lines is not None:
             sample = self._lines.restore_inputs(sample)
         context = self._target_context
-        if context is None or not isinstance(generator, ContinuingGenerator):
+        if context is None or isinstance(generator, SequenceScorer):
             return super().inference_step(generator, models, sample, *args, **kwargs)
+        self._check_translates_alone()
+        if not isinstance(generator, ContinuingGenerator):
+            raise UserError(NO_ALIGNMENT)
         sample[CONTEXT] = context.tokens(sample, longest=generator.max_len // 2)
         found = super().inference_step(generator, models, sample, *args, **kwargs)
         context.keep(sample, [hypotheses[0]["tokens"] for hypotheses in found])
         return found
+
+    def _check_translates_alone(self) -> None:
+        """Raise UserError where translations continue others, and several processes share them out."""
+        if self._target_context is not None and self._is_shared_out:
+            raise UserError(
+                "a model that reads the preceding translations translates in one process: give "
+                "--distributed-world-size 1, and train without --eval-bleu on several"
+            )
 
     def _new_target_context(self) -> Optional[TargetContext]:
         """What translations continue from now on, if they continue anything."""
@@ -287,12 +303,11 @@ class ContextTranslationTask(TranslationTask):
         """
         if dataset is not self._training_data and dataset is not self._lines:
             self._target_context = self._new_target_context()
-            translates = self.cfg.path or self.cfg.eval_bleu
-            if self._target_context is not None and translates and kwargs.get("num_shards", 1) > 1:
-                raise UserError(
-                    "a model that reads the preceding translations translates in one process: give "
-                    "--distributed-world-size 1, and train without --eval-bleu on several"
-                )
+            self._is_shared_out = kwargs.get("num_shards", 1) > 1
+            if self.cfg.eval_bleu and not self.cfg.path:
+                self._check_translates_alone()
+            if isinstance(dataset, SideStreamDataset):
+                dataset.is_translated = bool(self.cfg.path or self.cfg.eval_bleu)
         if dataset is not self._training_data:
             # fairseq's main drops what exceeds a multiple (its issue 5036); every line shall be translated.
             required_batch_size_multiple = 1
@@ -337,16 +352,13 @@ class ContextTranslationTask(TranslationTask):
         alignment = wanted_alignment(args, self.cfg.post_process)
         continues = self._new_target_context() is not None and not is_scored
         if alignment and continues:
-            raise UserError(
-                "--print-alignment and --replace-unk do not go with a model that reads the preceding translations: "
-                "leave them out"
-            )
+            raise UserError(NO_ALIGNMENT)
         if alignment and seq_gen_cls is None:
             extra_gen_cls_kwargs = {**(extra_gen_cls_kwargs or {}), "print_alignment": alignment}
         seq_gen_cls = seq_gen_cls or (AlignmentGenerator if alignment else ContinuingGenerator)
         generator = super().build_generator(models, args, seq_gen_cls, extra_gen_cls_kwargs, **kwargs)
         if continues and isinstance(generator, ContinuingGenerator):
-            generator.check(args)
+            generator.check()
         return generator
 
     def _check_options(self, overridable: AbstractSet[str] = frozenset()) -> None:

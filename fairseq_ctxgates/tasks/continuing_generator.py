@@ -29,16 +29,15 @@ class ContinuingGenerator(SequenceGenerator):
     max_len_b: int
 
     def __init__(self, models: Sequence[BaseFairseqModel], tgt_dict: Dictionary, **options: Any) -> None:
+        super().__init__(_Ensemble(models), tgt_dict, **options)
         # In the search an end of sentence ends a translation, so there the beginning of sentence, which no text has,
         # stands for one in the context.
         self.stand_in = tgt_dict.bos()
-        super().__init__(_Ensemble(models, self.stand_in, tgt_dict.eos()), tgt_dict, **options)
         self.longest_translation: Optional[int] = None  # while translations continue a context
 
-    def check(self, args: Any) -> None:
-        """Raise UserError for options of generation that cannot be used where translations continue a context."""
+    def check(self) -> None:
+        """Raise UserError for options of the search that cannot be used where translations continue a context."""
         refused = {
-            "--prefix-size": getattr(args, "prefix_size", 0),
             "--no-repeat-ngram-size": self.repeat_ngram_blocker is not None,
             "--lm-path": self.lm_model is not None,
             "--match-source-len": self.match_source_len,
@@ -51,24 +50,36 @@ class ContinuingGenerator(SequenceGenerator):
                 raise UserError(f"{option}: not with a model that reads the preceding translations; leave it out")
 
     def generate(self, models: Sequence[BaseFairseqModel], sample: Dict[str, Any], **options: Any) -> Any:
+        """As fairseq's; raises UserError as :meth:`check`, and for prefixes of the translations."""
         context: Optional[Tensor] = sample.get(CONTEXT)
-        if context is None or not context.numel():
+        if context is None:
             return super().generate(models, sample, **options)
-        lengths: List[int] = context.ne(self.pad).sum(dim=1).tolist()
+        self.check()
+        if options.get("prefix_tokens") is not None:
+            raise UserError("--prefix-size: not with a model that reads the preceding translations; leave it out")
+        if not context.numel():
+            return super().generate(models, sample, **options)
+        lengths = context.ne(self.pad).sum(dim=1)
         max_len_a, max_len_b = self.max_len_a, self.max_len_b
-        source_length = sample["net_input"]["src_tokens"].size(1)
-        # As fairseq's, but of the translation. At its last step the search ends all translations of a batch; each ends
-        # by itself before.
-        self.longest_translation = min(int(max_len_a * source_length + max_len_b), self.max_len - 2 - max(lengths))
-        steps = max(lengths) + self.longest_translation + 1
+        self.longest_translation = int(max_len_a * sample["net_input"]["src_tokens"].size(1) + max_len_b)
+        # At its last step the search ends all translations of a batch; each has ended by itself before.
+        steps = int((lengths + self._longest(lengths)).max()) + 1
         prefix = torch.nn.functional.pad(context, (0, steps - context.size(1)), value=self.pad)
         self.max_len_a, self.max_len_b = 0, steps
+        self.model.reads_as = (self.stand_in, self.eos)
         try:
             options["prefix_tokens"] = prefix.masked_fill(prefix.eq(self.eos), self.stand_in)
             found = super().generate(models, sample, **options)
         finally:
-            self.max_len_a, self.max_len_b, self.longest_translation = max_len_a, max_len_b, None
-        return [self._without_context(hypotheses, length) for hypotheses, length in zip(found, lengths)]
+            self.max_len_a, self.max_len_b = max_len_a, max_len_b
+            self.longest_translation = self.model.reads_as = None
+        return [self._without_context(hypotheses, length) for hypotheses, length in zip(found, lengths.tolist())]
+
+    def _longest(self, context_lengths: Tensor) -> Tensor:
+        """How many tokens a translation may have after contexts of these lengths: what ``--max-len-a`` and ``-b`` say,
+        and no more than the models have positions for."""
+        assert self.longest_translation is not None
+        return (self.max_len - 2 - context_lengths).clamp(max=self.longest_translation)
 
     def _prefix_tokens(
         self, step: int, lprobs: Tensor, scores: Tensor, tokens: Tensor, prefix_tokens: Tensor, beam_size: int
@@ -79,10 +90,12 @@ class ContinuingGenerator(SequenceGenerator):
                 step, lprobs, scores, tokens, prefix_tokens, beam_size
             )
             return found
+        lengths = prefix_tokens.ne(self.pad).sum(dim=1).repeat_interleave(beam_size)
         words = prefix_tokens[:, step].repeat_interleave(beam_size)
-        place = (step - prefix_tokens.ne(self.pad).sum(dim=1)).repeat_interleave(beam_size)  # in the translation
-        is_context, is_last = place < 0, place >= self.longest_translation
+        place = step - lengths  # in the translation
+        is_context, is_last = place < 0, place >= self._longest(lengths)
         ends = lprobs[:, self.eos].masked_fill((place >= 0) & (place < self.min_len), float("-inf"))
+        lprobs[:, self.stand_in] = float("-inf")
         suppressed = getattr(self, "token_indices_to_suppress", None)
         if suppressed is not None:
             lprobs[:, suppressed] = float("-inf")
@@ -99,18 +112,18 @@ class ContinuingGenerator(SequenceGenerator):
                 hypothesis["score"] = hypothesis["score"] * (whole / (whole - length)) ** self.len_penalty
             for name in ("tokens", "positional_scores"):
                 hypothesis[name] = hypothesis[name][length:]
-            if hypothesis["attention"] is not None:  # (source length, target length)
+            if hypothesis["attention"].dim() == 2:  # (source length, target length); some decoders return none
                 hypothesis["attention"] = hypothesis["attention"][:, length:]
         return sorted(hypotheses, key=lambda hypothesis: float(hypothesis["score"]), reverse=True)
 
 
 class _Ensemble(EnsembleModel):
-    """The models, which read an end of sentence where the search has a stand-in for it."""
+    """The models, which read one token where the search has another."""
 
-    def __init__(self, models: Sequence[BaseFairseqModel], stand_in: int, eos: int) -> None:
-        super().__init__(models)
-        self.stand_in, self.eos = stand_in, eos
+    reads_as: Optional[Tuple[int, int]] = None
 
     def forward_decoder(self, tokens: Tensor, *args: Any, **options: Any) -> Any:
         """As fairseq's."""
-        return super().forward_decoder(tokens.masked_fill(tokens.eq(self.stand_in), self.eos), *args, **options)
+        if self.reads_as is not None:
+            tokens = tokens.masked_fill(tokens.eq(self.reads_as[0]), self.reads_as[1])
+        return super().forward_decoder(tokens, *args, **options)

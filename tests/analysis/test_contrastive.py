@@ -177,8 +177,10 @@ def test_translations_of_the_preceding_sentences(tmp_path: Path) -> None:
     ):
         assert [example.preceding_targets for example in found] == [["Ein Hund ?"] * 3, ["", ""]]
     write(year / "6_58_1.de", ["Es regnet .", "Ein Hund ?", "Ich sehe sie ."])
-    with pytest.raises(UserError, match="entry 1: line 3 of .*6_58_1.de is not its reference"):
-        read_test_set(path, None, year.parent, ["en", "de"])
+    assert [one.preceding_targets for one in read_test_set(path, None, year.parent, ["en", "de"])] == [None, ["", ""]]
+    (tmp_path / "empty.json").write_text("[]")
+    with pytest.raises(UserError, match="empty.json holds no examples"):
+        read_test_set(tmp_path / "empty.json", None, year.parent, ["en", "de"])
     source, reference = write(tmp_path / "src", ["s1", "s2"]), write(tmp_path / "ref", ["t1", "t2"])
     wrong = write(tmp_path / "wrong", ["u1", "u2"])
     found = read_parallel(source, before[0], reference, [wrong], before[1])

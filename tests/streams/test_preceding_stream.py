@@ -795,20 +795,18 @@ def test_as_many_translations_as_sentences_are_drawn(with_targets: Path) -> None
 
 @pytest.mark.parametrize("limit", [{"max_sentences": 3}, {"max_sentences": None, "max_tokens": 60}, {}], ids=str)
 def test_sentences_are_translated_after_those_before_them(with_targets: Path, limit: Dict[str, Any]) -> None:
-    """The first ones of all documents, then the second ones, and so on; those of training as ever."""
-    options = {"concatenate_preceding": "<sep>", "concatenate_preceding_target": True}
+    """The first ones of all documents, then the second ones, and so on; where nothing is translated as ever."""
+    options = {"concatenate_preceding": "<sep>", "concatenate_preceding_target": True, "path": None}
     task = make_context_task(with_targets, load_preceding_sentences=False, **options)
-    task.load_dataset("valid")
-    iterator = task.get_batch_iterator(task.dataset("valid"), seed=1, **{"max_sentences": 8, **limit})
-    found = [batch["id"].tolist() for batch in iterator.next_epoch_itr(shuffle=False)]
-    places = [place for document in CORPORA["valid"] for place in range(len(document))]
-    order = [places[row] for rows in found for row in rows]
-    assert order == sorted(places)
-    assert all(len({places[row] for row in rows}) == 1 for rows in found)
-    task.load_dataset("train")
-    mixed = (batch["id"].tolist() for batch in batches(task, "train"))
-    places = [place for document in CORPORA["train"] for place in range(len(document))]
-    assert any(len({places[row] for row in rows}) > 1 for rows in mixed)
+    for split, path in (("valid", "model.pt"), ("valid", None), ("train", None)):
+        task.load_dataset(split)
+        task.cfg.path = path
+        iterator = task.get_batch_iterator(task.dataset(split), seed=1, **{"max_sentences": 8, **limit})
+        found = [batch["id"].tolist() for batch in iterator.next_epoch_itr(shuffle=False)]
+        places = [place for document in CORPORA[split] for place in range(len(document))]
+        order = [places[row] for rows in found for row in rows]
+        assert (order == sorted(places)) == (path is not None)
+        assert all(len({places[row] for row in rows}) == 1 for rows in found) == (path is not None)
 
 
 def test_places_in_documents() -> None:

@@ -8,12 +8,15 @@ import csv
 import json
 import math
 import re
+from argparse import Namespace
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
+import numpy as np
 import pytest
 import torch
 from fairseq import checkpoint_utils
+from fairseq.data import data_utils
 from torch import Tensor
 
 from fairseq_ctxgates import analysis
@@ -36,6 +39,7 @@ from tests.helpers.fairseq_commands import (
     differ,
     generate,
     interactive,
+    labels_of,
     logged,
     run,
     train,
@@ -47,8 +51,16 @@ from tests.helpers.trained import Trained, train_models
 TARGET = ("--concatenate-preceding", "</s>", "--concatenate-preceding-target")
 TWO = (*TARGET, "--concatenate-number", 2)
 SEPARATED = ("--concatenate-preceding", "q1", "--concatenate-preceding-target")
+LSTM_SIZE = [f"--{side}-{part}" for side in ("encoder", "decoder") for part in ("embed-dim", "hidden-size")]
+LSTM = ("--arch", "lstm", *(word for name in (*LSTM_SIZE, "--decoder-out-embed-dim") for word in (name, 16)), *SMOOTHED)
 # How many preceding sentences each model reads, and the separator.
-MODELS = {"target": (1, "</s>"), "two on rnnsearch": (2, "</s>"), "two of stock": (2, "</s>"), "separated": (1, "q1")}
+MODELS = {
+    "target": (1, "</s>"),
+    "two on rnnsearch": (2, "</s>"),
+    "two of stock": (2, "</s>"),
+    "separated": (1, "q1"),
+    "lstm": (1, "</s>"),  # whose decoder returns no attention when it translates
+}
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +70,8 @@ def trained(trained_on_documents: Trained, tmp_path_factory: pytest.TempPathFact
         "two on rnnsearch": ("--arch", "rnnsearch_tiny", *SMOOTHED, *TWO, "--max-epoch", 4),
         "two of stock": (*PLAIN, *TWO, "--max-epoch", 4),
         "separated": (*PLAIN, *SEPARATED, "--max-epoch", 4),
+        "lstm": (*LSTM, *TARGET, "--max-epoch", 4),
+        "gated": ("--arch", "rcg_transformer_tiny", *SMOOTHED, *TARGET, "--max-epoch", 1),
     }
     return train_models(trained_on_documents.data, tmp_path_factory.mktemp("target"), models, *COMMON)
 
@@ -255,6 +269,40 @@ def test_cxmi_is_of_the_sentences_alone(trained: Trained, model: str, tmp_path: 
     assert abs(found["with_a_preceding_sentence"]["cxmi"]) > 1e-4
 
 
+def test_gates_are_those_of_the_sentences(trained: Trained, trained_on_documents: Trained, tmp_path: Path) -> None:
+    """With the labels of their own tokens, as for a model that reads the sentences alone."""
+    assert trained.data == trained_on_documents.data
+    files = {name: tmp_path / name for name in ("json", "html")}
+    options = [str(word) for name, path in files.items() for word in (f"--{name}", path)]
+    analysis.main(
+        ["gates", str(trained.data), "--path", str(trained["gated"]), "--gen-subset", "valid", "--cpu", *options]
+    )
+    found = json.loads(files["json"].read_text(encoding="utf-8"))
+    split = Split(trained.data, "valid", "de", "en")
+    labels = np.concatenate([labels_of(row) for row in split.load_language("en")])
+    assert found["labels"] == {"target": int((labels == 0).sum()), "source": int((labels == 1).sum())}
+    assert "&lt;pad>" not in files["html"].read_text(encoding="utf-8").replace("\\u003c", "&lt;")
+
+
+def test_as_many_tokens_as_the_model_has_positions_for(trained: Trained) -> None:
+    """Whatever the longest context of the batch."""
+    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task(
+        [str(trained["target"])], arg_overrides={"data": str(trained.data)}
+    )
+    generator = task.build_generator([model], Namespace(beam=2, max_len_b=10))
+    generator.max_len = 12
+    source = torch.tensor([[5, 6, 7, 2]])
+    contexts = [[8, 9, 10, 11, 12, 2], [8, 2], []]
+    batch = {"net_input": {"src_tokens": source.repeat(3, 1), "src_lengths": torch.tensor([4, 4, 4])}}
+    batch["target_context"] = data_utils.collate_tokens([torch.tensor(row, dtype=torch.long) for row in contexts], 1)
+    found = generator.generate([model], batch)
+    for row, context in enumerate(contexts):
+        longest = min(10, 12 - 2 - len(context))
+        expected = beam_search(model, source[0], context, beam=2, longest=longest)
+        assert found[row][0]["tokens"].tolist() == expected[0].tokens
+        assert float(found[row][0]["score"]) == pytest.approx(expected[0].score, abs=1e-5)
+
+
 REFUSED = [
     (("--prefix-size", "1"), "--prefix-size: not with a model that reads the preceding translations"),
     (("--no-repeat-ngram-size", "2"), "--no-repeat-ngram-size: not with a model that reads"),
@@ -273,10 +321,16 @@ def test_searches_that_would_see_the_context_are_refused(
 
 
 def test_several_processes_are_refused(trained: Trained) -> None:
-    _, task = load(trained["target"])
+    model, task = load(trained["target"])
     task.cfg.data, task.cfg.path = str(trained.data), str(trained["target"])
     task.load_dataset("test")
+    iterator = task.get_batch_iterator(task.dataset("test"), max_sentences=8, num_shards=2)
+    batch = next(iter(iterator.next_epoch_itr(shuffle=False)))
+    generator = task.build_generator([model], Namespace())
     with pytest.raises(UserError, match="reads the preceding translations translates in one process: give"):
+        task.inference_step(generator, [model], batch)
+    task.cfg.path, task.cfg.eval_bleu = None, True
+    with pytest.raises(UserError, match="train without --eval-bleu on several"):
         task.get_batch_iterator(task.dataset("test"), max_sentences=8, num_shards=2)
 
 
