@@ -18,7 +18,7 @@ from fairseq_ctxgates.errors import UserError
 from tests.commands.test_pmi import PAIRS, count, encode
 from tests.helpers import fairseq_commands as commands
 from tests.helpers.corpus import binarize
-from tests.helpers.models import DICTIONARY, PAD, build_model, make_batch, make_model
+from tests.helpers.models import DICTIONARY, PAD, build_model, make_batch, make_model, runs_stock_encoder
 from tests.helpers.reference_rnnsearch import make_rnnsearch
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
@@ -136,6 +136,7 @@ def checkpoints(data: Path) -> list[str]:
     return paths
 
 
+@runs_stock_encoder
 def test_command_on_two_models(
     data: Path, checkpoints: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -166,6 +167,7 @@ def test_command_on_two_models(
     ]
 
 
+@runs_stock_encoder
 def test_sentences_longer_than_a_model_are_left_out_for_all(
     data: Path, checkpoints: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

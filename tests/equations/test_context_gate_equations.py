@@ -24,6 +24,7 @@ from tests.helpers.models import (
     make_batch,
     make_model,
     norm_order_options,
+    runs_stock_encoder,
 )
 from tests.helpers.reference_transformer import ReferenceTransformer, encode
 
@@ -174,6 +175,7 @@ class Sum(nn.Module):
         return target + norm.branch(source), {}
 
 
+@runs_stock_encoder
 @pytest.mark.parametrize(("order", "is_stock"), [("pre", True), ("post", False)])
 @torch.no_grad()
 def test_gate_replaced_by_the_sum(order: str, is_stock: bool) -> None:

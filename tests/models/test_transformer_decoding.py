@@ -20,6 +20,7 @@ from tests.helpers.models import (
     make_decoding_batch,
     make_model,
     norm_order_options,
+    runs_stock_encoder,
     two_beams,
 )
 
@@ -209,6 +210,7 @@ def test_attention_is_a_distribution_over_the_source(mechanism: str) -> None:
     assert attention[is_padding].max() == 0 < attention[~is_padding].min()
 
 
+@runs_stock_encoder
 @pytest.mark.parametrize(
     "options",
     [{}, {"alignment_layer": 1}, {"alignment_layer": 0, "alignment_heads": 2}, {"full_context_alignment": True}],
