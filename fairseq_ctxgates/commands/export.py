@@ -5,10 +5,18 @@
 
 The new checkpoint needs no ``--user-dir``. It holds tensors, numbers, text and containers of these only, so that every
 torch loads it without running code; the state of the optimizer stays behind.
+
+    ctxgates export --path checkpoints/plain/checkpoint_best.pt --output transformer.pt --for-ctranslate2
+    ct2-fairseq-converter --model_path transformer.pt --data_dir data-bin/X --source_lang de --target_lang en \\
+        --output_dir ctranslate2 --unsafe_deserialization
+
+CTranslate2's converter reads the options as the attributes of an object, which fairseq wrote before 0.10.2 and which
+torch does not load without being told to trust it.
 """
 
 from __future__ import annotations
 
+from argparse import Namespace
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Type
@@ -33,6 +41,11 @@ def get_parser() -> CommandParser:
     parser.add_argument("--path", required=True, type=Path, metavar="CHECKPOINT", help="the trained model")
     parser.add_argument("--output", required=True, type=Path, metavar="FILE", help="the checkpoint to write")
     parser.add_argument(
+        "--for-ctranslate2",
+        action="store_true",
+        help="write what CTranslate2's converter reads with --unsafe_deserialization, in place of what fairseq reads",
+    )
+    parser.add_argument(
         "--user-dir", metavar="DIR", help="folder of your own models or mechanisms, as for fairseq-train"
     )
     return parser
@@ -48,8 +61,10 @@ def main(argv: Optional[List[str]] = None) -> None:
     if not args.output.parent.is_dir():
         raise UserError(f"{args.output.parent} is not a directory: make it, or choose another --output")
     register_models(args.user_dir)
-    save_checkpoint(export(load_checkpoint(args.path), args.path), args.output)
-    print(f"wrote {args.output}, a checkpoint of fairseq's transformer")
+    state = export(load_checkpoint(args.path), args.path)
+    save_checkpoint(with_namespace(state) if args.for_ctranslate2 else state, args.output)
+    reader = "CTranslate2's converter" if args.for_ctranslate2 else "fairseq"
+    print(f"wrote {args.output}, a transformer for {reader}")
 
 
 def export(state: Dict[str, Any], path: Path) -> Dict[str, Any]:
@@ -86,6 +101,18 @@ def export(state: Dict[str, Any], path: Path) -> Dict[str, Any]:
         "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
         "last_optimizer_state": None,
     }
+
+
+def with_namespace(state: Dict[str, Any]) -> Dict[str, Any]:
+    """An exported checkpoint with its options in one namespace, as before fairseq had groups of them."""
+    groups = {name: dict(state["cfg"][name]) for name in ("common", "criterion", "task", "model")}
+    names = {
+        "arch": groups["model"]["arch"],
+        "task": groups["task"]["_name"],
+        "criterion": groups["criterion"]["_name"],
+    }
+    options = {name: value for group in groups.values() for name, value in group.items() if name != "_name"}
+    return {**state, "args": Namespace(**{**options, **names}), "cfg": None}
 
 
 def among(config: Type[FairseqDataclass], values: Any) -> Dict[str, Any]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
-from typing import Dict, List, Tuple
+from typing import Any, Dict, List, Tuple
 
+import fairseq
 import pytest
 import torch
+from fairseq import checkpoint_utils
 
 import ctxgates
 from tests.helpers.corpus import binarize
@@ -19,6 +21,7 @@ from tests.helpers.warm_python import WarmPython
 ONE_EPOCH = ("--share-all-embeddings", "--no-epoch-checkpoints", "--max-epoch", "1")
 MODELS = {
     "plain": ("--arch", "context_transformer_tiny", "--decoder-normalize-before", *SMOOTHED),
+    "post": ("--arch", "context_transformer_tiny", *SMOOTHED),
     "gated": GATED,
     "inner": ("--arch", "context_transformer_tiny", "--decoder-norm-order", "inner", *SMOOTHED),
     "rnnsearch": ("--arch", "rnnsearch_tiny", *SMOOTHED),
@@ -38,8 +41,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return train_models(data, folder, MODELS, *ONE_EPOCH)
 
 
-def export(path: Path, output: Path) -> None:
-    ctxgates.main(["export", "--path", str(path), "--output", str(output)])
+def export(path: Path, output: Path, *options: str) -> None:
+    ctxgates.main(["export", "--path", str(path), "--output", str(output), *options])
 
 
 @pytest.mark.process
@@ -81,6 +84,28 @@ def test_nothing_in_it_needs_code(trained: Trained, tmp_path: Path) -> None:
     assert (state["cfg"]["model"]["_name"], state["cfg"]["task"]["_name"]) == ("transformer", "translation")
     assert state["cfg"]["common"]["user_dir"] is None
     assert not [option for option in state["cfg"]["model"] if "gate" in option or "relation" in option]
+
+
+def test_what_ctranslate2_reads(trained: Trained, tmp_path: Path) -> None:
+    """Read as its converter (4.8.5, converters/fairseq.py) does: the model that comes out computes the same."""
+    export(trained["post"], tmp_path / "namespace.pt", "--for-ctranslate2")
+    trusting: Dict[str, Any] = {} if torch.__version__ < "2" else {"weights_only": False}
+    checkpoint = torch.load(tmp_path / "namespace.pt", map_location="cpu", **trusting)
+    args = checkpoint["args"] or checkpoint["cfg"]["model"]
+    args.data, args.source_lang, args.target_lang = str(trained.data), "de", "en"
+    assert fairseq.models.ARCH_MODEL_NAME_REGISTRY[args.arch] == "transformer"
+    assert args.encoder_normalize_before == args.decoder_normalize_before
+    assert args.encoder_attention_heads == args.decoder_attention_heads
+    model = fairseq.models.build_model(args, fairseq.tasks.setup_task(args))
+    model.eval()
+    model.load_state_dict(checkpoint["model"])
+    (expected,), _, _ = checkpoint_utils.load_model_ensemble_and_task(
+        [str(trained["post"])], arg_overrides={"data": str(trained.data)}
+    )
+    expected.eval()
+    inputs = torch.tensor([[5, 6, 7, 2]]), torch.tensor([4]), torch.tensor([[2, 8, 9]])
+    with torch.no_grad():
+        torch.testing.assert_close(model(*inputs)[0], expected(*inputs)[0], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(

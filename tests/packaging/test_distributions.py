@@ -55,7 +55,9 @@ def test_wheel_has_the_whole_package_and_the_metadata(wheel: Path) -> None:
         names = set(archive.namelist())
         (information,) = (name for name in names if name.endswith(".dist-info/METADATA"))
         fields = email.message_from_bytes(archive.read(information))
-    files = [path for path in (ROOT / "fairseq_ctxgates").rglob("*") if path.suffix in (".py", ".yaml", ".typed")]
+    files = [
+        path for path in (ROOT / "fairseq_ctxgates").rglob("*") if path.suffix in (".html", ".py", ".yaml", ".typed")
+    ]
     expected = {path.relative_to(ROOT).as_posix() for path in files} | {"ctxgates.py"}
     assert expected == {name for name in names if ".dist-info/" not in name}
     assert [name for name in names if re.search(r"\.dist-info/(licenses/)?LICENSE$", name)]
