@@ -20,7 +20,7 @@ VENV := .venv
 VENV_CLASSIC := .venv-classic
 VENV_LATEST := .venv-latest
 CORENLP_HOME ?= $(HOME)/stanza_corenlp
-PYTEST_ARGS ?= -n 2 --dist loadgroup -rs
+PYTEST_ARGS ?= -n 2 --dist loadgroup -rfEs
 DEMO_ARGS ?=
 
 .PHONY: help install install-classic install-latest corenlp chromium demo test test-fast test-classic test-latest

@@ -23,8 +23,8 @@ class PageSentence:
     before: the tokens of the preceding source sentences, the nearest last
     source, tokens: of the sentence and of its target
     values: for each series the value of each target token
-    attention: for each series that has it, the attention of each target token over the tokens of the preceding
-        sentences together, or over the last of them, (target length, preceding length)
+    attention: for each series that has it, the weights of all preceding sentences' tokens, or of the last ones, for
+    each target token, (target length, preceding length)
     labels: of the target tokens, "" for none; None where there are no labels
     """
 
