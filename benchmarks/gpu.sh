@@ -1,27 +1,23 @@
 #!/usr/bin/env bash
 # What is to be measured on a GPU, in one command. Here, with a network, then there, where there may be none:
-#     benchmarks/gpu.sh prepare TEXT_FOLDER [WORK]     English-German data with labels, preceding sentences and relations
-#     benchmarks/gpu.sh run [WORK] [RESULTS]           the tests of every architecture, then speeds beside stock fairseq's
-# TEXT_FOLDER holds {train,valid,test}.{de,en} (or .gz), tokenised. Each step writes what it found as it ends, and is not
-# run again where that is; a step that fails does not stop the others. From the environment: SIZE, fairseq-train's
-# options for the size (default: the base size), ARCHITECTURES (default: one with each mechanism), SPEED_OPTIONS, more
-# options of transformer_speed.py, PYTEST_OPTIONS, and PYTHON, which has fairseq and pytest.
+#     benchmarks/gpu.sh prepare TEXTS [WORK]     the corpora of the plans speed.yaml and gpu.yaml, with all streams
+#     benchmarks/gpu.sh run [WORK] [RESULTS]     the tests of every architecture, speeds beside stock fairseq's, trainings
+# TEXTS holds the folders of the corpora. Each step writes what it found as it ends, and is not run again where that is; a
+# step that fails does not stop the others. From the environment: SIZE, fairseq-train's options for the size (default: the
+# base size), ARCHITECTURES (default: one with each mechanism), SPEED_OPTIONS, more options of transformer_speed.py,
+# PYTEST_OPTIONS, PLAN, the options of examples/evidence/run.py (default: plans/gpu.yaml for 20 minutes, six trainings at
+# once), and PYTHON, which has fairseq and pytest.
 set -euo pipefail
-[ "${1:-}" = prepare ] && [ $# -ge 2 ] || [ "${1:-}" = run ] || { sed -n '2,8s/^# //p' "$0" >&2; exit 2; }
+[ "${1:-}" = prepare ] && [ $# -ge 2 ] || [ "${1:-}" = run ] || { sed -n '2,10s/^# //p' "$0" >&2; exit 2; }
 here=$(cd "$(dirname "$0")" && pwd)
 export PYTHONPATH=$here/..${PYTHONPATH:+:$PYTHONPATH}
+evidence=$here/../examples/evidence
+python=${PYTHON:-python3}
 
 if [ "$1" = prepare ]; then
-    text=$2 work=${3:-.gpu} source=en target=de
-    . "$here/../examples/functions.sh"
-    if [ ! -e "$work/data-bin/dict.de.txt" ]; then
-        copy_text {train,valid,test}.{de,en}
-        binarize_bpe 8000 ""
-    fi
-    data=("$work/data-bin" -s "$source" -t "$target")
-    [ -e "$work/data-bin/train.gate.en-de.json" ] || ctxgates gate-labels "${data[@]}"
-    [ -e "$work/data-bin/train.preceding.en-de.json" ] || ctxgates preceding-sentences "${data[@]}" --one-document
-    [ -e "$work/data-bin/train.relation.en-de.json" ] || ctxgates relations "${data[@]}" --workers 2
+    for plan in speed gpu; do
+        "$python" "$evidence/run.py" "$evidence/plans/$plan.yaml" --prepare --texts "$2" --directory "${3:-.gpu}"
+    done
     exit
 fi
 
@@ -37,7 +33,6 @@ step() { # NAME COMMAND...: run a command that writes RESULTS/NAME, or, with no 
     [ -e "$results/$name" ] || mv "$results/$name.log" "$results/$name"
 }
 
-python=${PYTHON:-python3}
 step tests.txt "$python" -m pytest -q -p no:cacheprovider ${PYTEST_OPTIONS:-} "$here/../tests/models/test_mixed_precision.py"
 size=${SIZE:---encoder-layers 6 --decoder-layers 6 --encoder-embed-dim 512 --decoder-embed-dim 512
     --encoder-ffn-embed-dim 2048 --decoder-ffn-embed-dim 2048 --encoder-attention-heads 8 --decoder-attention-heads 8}
@@ -45,8 +40,12 @@ architectures=${ARCHITECTURES:-context_transformer rcg_transformer isg_transform
 for precision in "" --bf16; do
     for arch in $architectures; do
         name=speed.$arch${precision/--/.}.json
-        step "$name" "$python" "$here/transformer_speed.py" "$work/data-bin" -s en -t de --arch "$arch" --size "$size" \
+        step "$name" "$python" "$here/transformer_speed.py" "$work/corpora/captions/data-bin" -s en -t de --arch "$arch" --size "$size" \
             --json "$results/$name" $precision ${SPEED_OPTIONS:-}
     done
+done
+step evidence.txt "$python" "$evidence/run.py" ${PLAN:-$evidence/plans/gpu.yaml --jobs 6 --minutes 20} --directory "$work"
+for table in "$work"/*/table.json; do
+    [ ! -e "$table" ] || cp "$table" "$results/$(basename "$(dirname "$table")").json"
 done
 [ -z "$failed" ] || { echo "== failed:$failed" >&2; exit 1; }

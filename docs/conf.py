@@ -47,6 +47,7 @@ benchmarks/README
 :hidden:
 :caption: Examples
 examples/quickstart/README
+examples/evidence/README
 examples/rcg/README
 examples/isg/README
 examples/fra/README

@@ -12,14 +12,17 @@ import argparse
 import json
 import shlex
 import shutil
+import sys
 from pathlib import Path
 from typing import List, Optional, Sequence
 
 from models import MODELS, PROBES, STREAMS, TEST_SETS, TRAINING, Model, slug
 from report import format_report, read_results
-from runner import Console, Job, Step, run_jobs
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+from runner import Console, Job, Runner, Step  # noqa: E402 (it is one folder up)
+
 UPDATES, SHORT_UPDATES = 1000, 100
 USER_DIR = '--user-dir "$(ctxgates user-dir)"'
 FIGURE = "gates.png"
@@ -31,7 +34,7 @@ def preparation(streams: Sequence[str]) -> Job:
     texts = [f"{split}.{lang}" for split in ("train", "valid", *TEST_SETS) for lang in ("en", "de")]
     testpref = ",".join(f"bpe/{name}" for name in TEST_SETS)
     steps = [
-        Step("corpus", f"python {shlex.quote(str(HERE / 'make_corpus.py'))} corpus", "corpus.log"),
+        Step("corpus", f"python {shlex.quote(str(HERE / 'make_corpus.py'))} corpus", "logs/corpus.log"),
         Step(
             "BPE",
             "mkdir bpe && cat corpus/train.en corpus/train.de > bpe/train.both\n"
@@ -39,21 +42,21 @@ def preparation(streams: Sequence[str]) -> Job:
             # <unk> in the text is an unknown word: BPE must leave it whole for fairseq-preprocess to read it as one.
             f"for text in {' '.join(texts)}; do "
             "subword-nmt apply-bpe -c bpe/codes --glossaries '<unk>' < corpus/$text > bpe/$text; done",
-            "bpe.log",
+            "logs/bpe.log",
         ),
         Step(
             "binarizing",
             "fairseq-preprocess --source-lang en --target-lang de --trainpref bpe/train --validpref bpe/valid "
             f"--testpref {testpref} --destdir data-bin",
-            "preprocess.log",
+            "logs/preprocess.log",
         ),
     ]
-    steps += [Step(stream, STREAMS[stream], f"{slug(stream)}.log") for stream in streams]
+    steps += [Step(stream, STREAMS[stream], f"logs/{slug(stream)}.log") for stream in streams]
     return Job("data", steps)
 
 
-def evaluation(model: Model, updates: int) -> Job:
-    """Training of a model, and all measurements on it."""
+def evaluation(model: Model, updates: int, data: Job) -> Job:
+    """Training of a model on the data of another job, and all measurements on it."""
     name = slug(model.name)
     folder, checkpoint = f"models/{name}", f"models/{name}/checkpoint_last.pt"
     analyze = f"ctxgates analyze gates data-bin --path {checkpoint} --cpu"
@@ -62,7 +65,7 @@ def evaluation(model: Model, updates: int) -> Job:
             "training",
             f"fairseq-train data-bin {USER_DIR} {model.options} {model.size} {TRAINING} --max-update {updates} "
             f"--save-dir {folder}",
-            f"{name}.train.log",
+            f"logs/{name}.train.log",
         ),
         *measurements(name, checkpoint),
     ]
@@ -71,8 +74,8 @@ def evaluation(model: Model, updates: int) -> Job:
     if model.has_gates:
         trap = f"--gen-subset {PROBES['probe-collocation']} --json {folder}/trap-gates.json --figure {folder}/{FIGURE}"
         commands = f"{analyze} --gen-subset test --json {folder}/gates.json\n{analyze} {trap}"
-        steps.append(Step("gates", commands, f"{name}.gates.log"))
-    return Job(model.name, steps)
+        steps.append(Step("gates", commands, f"logs/{name}.gates.log"))
+    return Job(model.name, steps, [data], updates)
 
 
 def measurements(name: str, checkpoint: str, overrides: str = "") -> List[Step]:
@@ -93,13 +96,13 @@ def measurements(name: str, checkpoint: str, overrides: str = "") -> List[Step]:
             f"--num-workers 0 > {folder}/generated.txt\n"
             f"grep '^D-' {folder}/generated.txt | sort -t- -k2 -n | cut -f3 > {folder}/test.de\n"
             f"sacrebleu corpus/test.de -i {folder}/test.de -m bleu > {folder}/bleu.json",
-            f"{name}.generate.log",
+            f"logs/{name}.generate.log",
         ),
         Step(
             "probing",
             f"python {shlex.quote(str(HERE / 'probe.py'))} data-bin --path {checkpoint} {overrides}--cpu "
             f"--probes {probes} --json {folder}/probes.json",
-            f"{name}.probe.log",
+            f"logs/{name}.probe.log",
         ),
     ]
 
@@ -113,7 +116,7 @@ def prepare_directory(directory: Path) -> None:
     if directory.exists() and any(directory.iterdir()) and not (directory / MARKER).exists():
         raise SystemExit(f"error: {directory} is not empty and not an earlier demo's: give another --directory")
     shutil.rmtree(directory, ignore_errors=True)
-    (directory / "logs").mkdir(parents=True)
+    directory.mkdir(parents=True)
     (directory / MARKER).touch()
 
 
@@ -142,8 +145,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     console = Console()
     console.say(f"$ cd {shlex.quote(str(directory))}")
     streams = sorted({stream for model in MODELS for stream in model.streams})
-    run_jobs([preparation(streams)], directory, console, updates)
-    run_jobs([evaluation(model, updates) for model in MODELS], directory, console, updates)
+    data = preparation(streams)
+    Runner(directory, console).run([data, *(evaluation(model, updates, data) for model in MODELS)])
     results = read_results(MODELS, directory)
     (directory / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     gated = [slug(model.name) for model in MODELS if model.has_gates]

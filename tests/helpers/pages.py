@@ -70,7 +70,9 @@ def record(script: str, folder: Path, **environment: str) -> List[List[str]]:
         programs = Path(temporary) / "bin"
         programs.mkdir()
         for name in (*RECORDED, *SILENCED):
-            (programs / name).write_text(RECORDER if name in RECORDED else "#!/bin/sh\n", encoding="utf-8")
+            (programs / name).write_text(
+                RECORDER if name in RECORDED else "#!/bin/sh\ncat >/dev/null\n", encoding="utf-8"
+            )
             (programs / name).chmod(0o755)
         record_file = Path(temporary) / "record"
         record_file.touch()
@@ -83,6 +85,7 @@ def record(script: str, folder: Path, **environment: str) -> List[List[str]]:
             ["bash", "-euo", "pipefail", "-c", script],
             cwd=folder,
             env={**os.environ, **variables, **environment},
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -47,12 +47,19 @@ def test_both_models_run_the_same_batches(
 @pytest.mark.slow
 def test_what_is_measured_on_a_gpu(tmp_path: Path, warm_python: WarmPython) -> None:
     """The script runs on a CPU as well, at a tiny size; what is there is not made again."""
-    data = binarize(tmp_path / "work" / "data-bin", {"train": make_pairs(40, seed=1)}, "en", "de", joined=True)
+    data = binarize(
+        tmp_path / "work" / "corpora" / "captions" / "data-bin",
+        {"train": make_pairs(40, seed=1)},
+        "en",
+        "de",
+        joined=True,
+    )
     write_gate_labels(data, ["train"], ("en", "de"))
     write_relations(data, "train", [pack_tuples([[0]])] * 40, ("en", "de"))
     variables = {"PYTHON": warm_python.python, "ARCHITECTURES": "rcg_transformer fra_transformer", "SIZE": TINY}
     variables["SPEED_OPTIONS"] = "--blocks 1 --batches 1 --max-tokens 200 --length 3 --device cpu"
     variables["PYTEST_OPTIONS"] = "-k test_interpolation"
+    variables["PLAN"] = f"{ROOT}/examples/evidence/plans/smoke.yaml --dry-run"
     command = ["bash", str(ROOT / "benchmarks" / "gpu.sh"), "run", str(tmp_path / "work"), str(tmp_path / "results")]
 
     def run() -> str:
@@ -60,11 +67,12 @@ def test_what_is_measured_on_a_gpu(tmp_path: Path, warm_python: WarmPython) -> N
         assert done.returncode == 0, done.stdout
         return done.stdout
 
-    assert run().count("==") == 5
+    assert run().count("==") == 6
     for name in ("speed.rcg_transformer.json", "speed.fra_transformer.bf16.json"):
         found = json.loads((tmp_path / "results" / name).read_text())
         assert [result["what"] for result in found["results"]] == ["training", "decoding"]
         assert ("bfloat16" in found["size"]) == ("bf16" in name)
+    assert "fairseq-train" in (tmp_path / "results" / "evidence.txt").read_text()
     assert "1 passed" in (tmp_path / "results" / "tests.txt").read_text()
     assert run() == ""
 

@@ -4,10 +4,8 @@ and its commands report what happened."""
 from __future__ import annotations
 
 import hashlib
-import io
 import itertools
 import json
-import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +18,6 @@ import models
 import probe
 import report
 import run
-import runner
 from fairseq_ctxgates.errors import UserError
 from tests.helpers.models import DICTIONARY, make_batch
 
@@ -385,48 +382,9 @@ def test_accuracy_by_hand(tmp_path: Path) -> None:
 # --- the demo ---------------------------------------------------------------------------------------------------------
 
 
-def make_demo(tmp_path: Path) -> tuple[Path, runner.Console, io.StringIO]:
-    output = io.StringIO()
-    run.prepare_directory(tmp_path / "demo")
-    return tmp_path / "demo", runner.Console(output), output
-
-
-def test_jobs_run_their_steps_in_order_in_the_demo_folder(tmp_path: Path) -> None:
-    directory, console, output = make_demo(tmp_path)
-    job = runner.Job(
-        "data", [runner.Step("one", "echo 1 > file", "a.log"), runner.Step("two", "cat file\nls", "b.log")]
-    )
-    runner.run_jobs([job], directory, console, updates=1)
-    assert (directory / "logs" / "b.log").read_text().split() == ["1", "file", "logs", run.MARKER]
-    assert output.getvalue().splitlines()[:3] == ["$ echo 1 > file", "$ cat file", "$ ls"]
-
-
-def test_a_step_that_fails_ends_the_demo_and_shows_why(tmp_path: Path) -> None:
-    directory, console, _ = make_demo(tmp_path)
-    failing = runner.Job("first", [runner.Step("breaking", "echo the reason\nfalse\necho not reached", "a.log")])
-    waiting = runner.Job("second", [runner.Step("waiting", "sleep 60", "b.log")])
-    with pytest.raises(SystemExit) as error:
-        runner.run_jobs([waiting, failing], directory, console, updates=1)
-    assert "the reason\nerror: first: breaking failed with status 1" in str(error.value)
-    assert str(directory / "logs" / "a.log") in str(error.value)
-    assert "not reached" not in str(error.value)
-    assert waiting.process is not None
-    assert waiting.process.wait(timeout=5) != 0
-
-
-def test_progress_of_a_training(tmp_path: Path) -> None:
-    directory, _, _ = make_demo(tmp_path)
-    job = runner.Job("plain", [runner.Step("training", "", "a.log")], position=0)
-    log = directory / "logs" / "a.log"
-    log.write_text("2026-01-01 | INFO | fairseq_cli.train | Start\n")
-    assert runner.progress_of(job, directory, 100) == "plain: starting"
-    entry = json.dumps({"epoch": 2, "loss": "3.456", "num_updates": "40"})
-    log.write_text(f"2026-01-01 | INFO | train_inner | {entry}\n2026-01-01 | INFO | valid | {{}}\n")
-    assert runner.progress_of(job, directory, 100) == "plain: epoch 2, 40/100 updates, loss 3.46"
-
-
 def test_only_an_earlier_demo_is_removed(tmp_path: Path) -> None:
-    directory, _, _ = make_demo(tmp_path)
+    directory = tmp_path / "demo"
+    run.prepare_directory(directory)
     (directory / "old").touch()
     run.prepare_directory(directory)
     assert not (directory / "old").exists()
@@ -465,10 +423,3 @@ def test_commands_name_the_splits_that_fairseq_makes() -> None:
         "test": "test",
         **{split: name for name, split in models.PROBES.items()},
     }
-
-
-def test_python_of_the_demo_is_the_one_that_runs_it(tmp_path: Path) -> None:
-    directory, console, _ = make_demo(tmp_path)
-    step = runner.Step("asking", 'python -c "import sys; print(sys.prefix)"', "a.log")
-    runner.run_jobs([runner.Job("data", [step])], directory, console, updates=1)
-    assert (directory / "logs" / "a.log").read_text().strip() == sys.prefix

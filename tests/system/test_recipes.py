@@ -1,5 +1,4 @@
-"""Every command on the pages of the papers and every training of their scripts names options that exist, with the
-papers' settings."""
+"""Every command on the pages of the papers names options that exist, with the papers' settings."""
 
 from __future__ import annotations
 
@@ -18,11 +17,9 @@ import fairseq_ctxgates.tasks  # noqa: F401
 from fairseq_ctxgates.analysis import get_analysis
 from fairseq_ctxgates.models.context_model import ContextModel
 from fairseq_ctxgates.modules.dropout import Dropout
-from fairseq_ctxgates.smoothing.context_aware_smoothing import ContextAwareSmoothing
 from tests.helpers.models import make_task
-from tests.helpers.pages import DOCS, PAPERS, README, ROOT, page_commands, record, value_of
+from tests.helpers.pages import DOCS, PAPERS, README, ROOT, page_commands
 
-KINDS = ("encoder", "decoder", "both", "all-replace", "all-add")  # what the Tanaka script smooths, and how
 DOCUMENTATION = ("documents", "relations", "analyses")  # the pages of docs/ with commands
 FAIRSEQ_PARSERS = {
     "fairseq-train": options.get_training_parser,
@@ -63,16 +60,6 @@ def parse(words: List[str]) -> Any:
         return get_analysis(words[2]).parse_args(words[3:])
     module: Any = import_module(ctxgates.COMMANDS[words[1]][0])
     return module.get_parser().parse_args(words[2:])
-
-
-def record_script(path: str, folder: Path, **environment: str) -> List[List[str]]:
-    """The commands of an example's script, on ten lines of text in whichever languages."""
-    text = folder / "text"
-    text.mkdir()
-    for name in ("train", "valid", "test"):
-        for ending in ("de", "en", "ja", "docids"):
-            (text / f"{name}.{ending}").write_text("a line\n" * 10)
-    return record(f'bash "{ROOT}/examples/{path}" text work', folder, **environment)
 
 
 COMMANDS = record_pages()
@@ -156,46 +143,3 @@ def test_sweeps_have_the_papers_settings() -> None:
     layers = command_with("fra", "sweep", "relation-layers")
     assert layers.values == "1 2 3 4 5 6 1-6 1-2 1-3 1-4 1-5 4-6 5-6".split()
     assert layers.baseline == command_with("fra", "sweep", "relation-lambda").baseline == "--relation-fusion none"
-
-
-SYSTEMS = {
-    "car/tanaka.sh": ["rnnsearch", *(f"{model}-{kind}" for model in ("fcwm", "ccwm") for kind in KINDS)],
-    "fra/multi30k.sh": ["transformer", "compare_fusion", "transform", "gate"],
-    "isg/documents.sh": ["baseline", "transformer", "concatenation", "isg"],
-    "rcg/multi30k.sh": [
-        *("transformer", "context_gates", "regularized_context_gates"),
-        *("rnnsearch", "rnnsearch_context_gates", "rnnsearch_regularized_context_gates"),
-    ],
-}
-
-
-@pytest.mark.parametrize("path", SYSTEMS)
-def test_scripts_train_and_translate_their_systems(path: str, tmp_path: Path) -> None:
-    commands = record_script(path, tmp_path, TEST="2", SYSTEMS=" ".join(SYSTEMS[path]))
-    for words in commands:
-        parse(words)
-    trainings = {Path(value_of("--save-dir", words)).name: words for words in commands if words[0] == "fairseq-train"}
-    assert list(trainings) == SYSTEMS[path]
-    for words in trainings.values():
-        check_training(parse(words))
-    translated = {Path(value_of("--path", words)).parent.name for words in commands if words[0] == "fairseq-generate"}
-    assert translated == set(SYSTEMS[path]) - {"baseline"}
-    assert ["ctxgates", "analyze", "compare"] in [words[:3] for words in commands]
-
-
-def test_the_tanaka_script_trains_the_slides_systems_and_those_that_add(tmp_path: Path) -> None:
-    trainings = [words for words in record_script("car/tanaka.sh", tmp_path, TEST="2") if words[0] == "fairseq-train"]
-    assert [Path(value_of("--save-dir", words)).name for words in trainings] == SYSTEMS["car/tanaka.sh"]
-    found = {}
-    for words in trainings[1:]:
-        args = parse(words)
-        parts = [part for part in check_training(args).modules() if isinstance(part, ContextAwareSmoothing)]
-        chosen = (str(args.smoothing), str(args.smoothing_side), str(args.smoothing_words))
-        (adds,) = {part.add for part in parts}
-        found[Path(args.save_dir).name] = (*chosen, adds, len(parts))
-    for model in ("fcwm", "ccwm"):
-        for side, places in (("encoder", 1), ("decoder", 1), ("both", 2)):
-            assert found.pop(f"{model}-{side}") == (model, side, "unknown", False, places)
-        assert found.pop(f"{model}-all-replace") == (model, "both", "all", False, 2)
-        assert found.pop(f"{model}-all-add") == (model, "both", "all", True, 2)
-    assert found == {}

@@ -1,0 +1,206 @@
+"""A plan of experiments: corpora, the systems trained on them, with which seeds and for how long, what is measured.
+
+A plan is a YAML file with the keys of :class:`Plan`. In it ``${options.small}`` is another value of the plan (as in
+OmegaConf), and ``$data`` a name that the runner fills in (as in ``string.Template``); ``$$`` is a dollar sign.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Literal, Sequence
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from yaml import YAMLError
+
+from fairseq_ctxgates.errors import UserError, one_line
+
+
+def slug(name: str) -> str:
+    """A name as that of a folder: ``gates, λ = 1`` is ``gates-λ-1``."""
+    return "-".join(re.findall(r"[\w.]+", name))
+
+
+class Section(BaseModel):
+    """A mapping of the plan, in which every key is known."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Corpus(Section):
+    """A parallel corpus, from text to binarized data with side streams.
+
+    languages: ``zh-en``
+    text: the folder, of those below ``--texts``, of ``{train,valid,test}.{zh,en}``, each perhaps with ``.gz``, and of
+        ``*.docids`` if it has documents
+    make: or a command that makes such files in the folder ``text``
+    first: how many of the first pairs of train are read; 0 is all
+    held_out: how many of the last pairs of train are the test set, of a corpus that has none
+    tokenizer: ``none`` for text in tokens; ``moses``, and translations are detokenized before they are scored
+    bpe: operations of joint BPE, with one dictionary
+    words: or the number of words a language; the others are unknown
+    streams: the commands that add side streams
+    scoring: options of ``ctxgates analyze compare`` for this text
+
+    ``make``, ``streams`` and the commands below know $data (the directory with ``-s`` and ``-t``), $text (the folder),
+    $reference (of the test set), $scoring, and $examples (the folder of the examples).
+    """
+
+    languages: str = Field(pattern=r"^[^-]+-[^-]+$")
+    text: str = ""
+    make: str = ""
+    first: int = 0
+    held_out: int = 0
+    tokenizer: Literal["none", "moses"] = "none"
+    bpe: int = 0
+    words: int = 0
+    streams: List[str] = []
+    scoring: str = ""
+
+    @model_validator(mode="after")
+    def _has_one_of_two(self) -> Corpus:
+        for first, second in (("text", "make"), ("bpe", "words")):
+            if bool(getattr(self, first)) == bool(getattr(self, second)):
+                raise ValueError(f"give one of {first!r} and {second!r}")
+        if self.make and (self.first or self.held_out):
+            raise ValueError("'first' and 'held_out' are of 'text', not of 'make'")
+        return self
+
+    @property
+    def pair(self) -> Sequence[str]:
+        """The source and the target language."""
+        return self.languages.split("-")
+
+
+class System(Section):
+    """A model to train.
+
+    train: its own options of fairseq-train
+    starts_from: the system before it whose weights it starts from
+    budget: in place of the part's
+    is_scored: whether it is a row of the table; False for one that only others start from
+    variants: options of fairseq-generate, by the name of the row that their translations have
+    measures: names of measures
+    """
+
+    train: str
+    starts_from: str = ""
+    budget: str = ""
+    is_scored: bool = True
+    variants: Dict[str, str] = {}
+    measures: List[str] = []
+
+
+class Measure(Section):
+    """A statistic of one system.
+
+    command: writes JSON where its option ``--json`` says, which the runner adds; it also knows $checkpoint and $folder,
+        for further files
+    columns: of the table, by their headings: the keys to a number in the JSON file, joined by dots (``all.mean``)
+    """
+
+    command: str
+    columns: Dict[str, str] = {}
+
+
+class Part(Section):
+    """Systems that are compared; the first is the baseline.
+
+    question: what they are to answer
+    corpus: its name
+    seeds: of the trainings; each system is trained with each seed
+    train: the options of fairseq-train that all systems have
+    budget: how long they train (``--max-epoch 20 --patience 3``); a training goes on if it is raised
+    generate: options of fairseq-generate
+    analyses: commands, by name, that are run for each seed over all scored systems; they also know $checkpoints,
+        $translations, and $folder for their files
+    """
+
+    question: str = ""
+    corpus: str
+    seeds: List[int] = [1]
+    train: str = ""
+    budget: str
+    generate: str = ""
+    systems: Dict[str, System]
+    analyses: Dict[str, str] = {}
+
+    @property
+    def rows(self) -> List[str]:
+        """The names of the rows of the table: each scored system, followed by its variants."""
+        scored = {name: system for name, system in self.systems.items() if system.is_scored}
+        return [row for name, system in scored.items() for row in (name, *system.variants)]
+
+    @model_validator(mode="after")
+    def _systems_fit(self) -> Part:
+        if not self.rows:
+            raise ValueError("systems: none is scored")
+        if len(set(self.seeds)) != len(self.seeds) or not self.seeds:
+            raise ValueError("seeds: give each seed once")
+        earlier: List[str] = []
+        for name, system in self.systems.items():
+            if system.starts_from and system.starts_from not in earlier:
+                raise ValueError(f"systems.{name}.starts_from: no system {system.starts_from!r} before it")
+            earlier.append(name)
+        folders = [slug(row) for row in {*self.rows, *self.systems}]
+        if len(set(folders)) != len(folders):
+            raise ValueError("systems: two rows have the same folder; name them in other words")
+        return self
+
+
+class Plan(Section):
+    """Everything that one run does.
+
+    include: plans of the same folder, of which this one is a change or an extension
+    options: text for other values of the plan
+    """
+
+    include: List[str] = []
+    options: Dict[str, str] = {}
+    corpora: Dict[str, Corpus] = {}
+    measures: Dict[str, Measure] = {}
+    parts: Dict[str, Part] = {}
+
+    @model_validator(mode="after")
+    def _names_are_defined(self) -> Plan:
+        for name, part in self.parts.items():
+            if part.corpus not in self.corpora:
+                raise ValueError(f"parts.{name}.corpus: no corpus {part.corpus!r}")
+            for system_name, system in part.systems.items():
+                unknown = [measure for measure in system.measures if measure not in self.measures]
+                if unknown:
+                    raise ValueError(f"parts.{name}.systems.{system_name}.measures: no measure {unknown[0]!r}")
+        return self
+
+
+def read_plan(path: Path) -> Plan:
+    """Read and check a plan.
+
+    Raises:
+        UserError: it cannot be read, has an unknown key or a value of another type, or names what it does not define
+    """
+    try:
+        merged = OmegaConf.merge(*_load(path, ()))
+        return Plan.model_validate(OmegaConf.to_container(merged, resolve=True))
+    except ValidationError as error:
+        found = ("".join([".".join(map(str, one["loc"])), ": ", one["msg"]]) for one in error.errors())
+        raise UserError("\n".join(f"{path}: {line}" for line in found)) from error
+    except (OmegaConfBaseException, YAMLError) as error:
+        raise UserError(f"{path}: {one_line(error)}") from error
+
+
+def _load(path: Path, including: Sequence[Path]) -> Iterator[Any]:
+    """The plans that a plan includes, one after another, then itself."""
+    if path in including:
+        raise UserError(f"{path} includes itself")
+    try:
+        loaded: Any = OmegaConf.load(path)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from error
+    if not OmegaConf.is_dict(loaded):
+        raise UserError(f"{path}: a plan is a mapping with the keys {', '.join(Plan.model_fields)}")
+    for name in loaded.get("include", []):
+        yield from _load(path.parent / str(name), (*including, path))
+    yield loaded

@@ -1,0 +1,154 @@
+"""Experiments by a plan: corpora made ready, systems trained, translated, measured and compared, in one table a part.
+
+``python examples/evidence/run.py examples/evidence/plans/smoke.yaml``
+
+It prints each command as a user would type it in the folder of the experiments. What has been done is not done again,
+and an interrupted training goes on from its last checkpoint, so the same command goes on where it was stopped; nothing
+is reported of a seed that is not finished. Each part's table is kept in its folder as ``table.txt``, ``table.csv`` and
+``table.json``, with the learning curves in ``curves.png``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import math
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import List, Optional, Sequence
+
+import torch
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+from evidence.commands import CorpusCommands, MoreOptions, PartCommands  # noqa: E402 (it is one folder up)
+from evidence.plan import Plan, read_plan, slug  # noqa: E402
+from evidence.table import PartResults  # noqa: E402
+from fairseq_ctxgates.commands.options import positive  # noqa: E402
+from fairseq_ctxgates.errors import UserError  # noqa: E402
+from fairseq_ctxgates.locks import exclusive  # noqa: E402
+from runner import Console, Job, Runner  # noqa: E402
+
+
+def get_parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    parser = argparse.ArgumentParser(description="Run the experiments of a plan.")
+    parser.add_argument("plan", type=Path, help="a YAML file, such as those in examples/evidence/plans")
+    parser.add_argument(
+        "--texts", type=Path, default=Path(), metavar="DIR", help="the folder of the corpora's folders (default: .)"
+    )
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        default=Path("evidence"),
+        metavar="DIR",
+        help="where everything is made (default: %(default)s)",
+    )
+    parser.add_argument("--parts", nargs="+", metavar="NAME", help="only these parts of the plan (default: all)")
+    parser.add_argument("--seeds", nargs="+", type=int, metavar="N", help="these seeds in place of the plan's")
+    parser.add_argument(
+        "--jobs",
+        type=positive,
+        default=None if torch.cuda.is_available() else os.cpu_count(),
+        metavar="N",
+        help="how many trainings at once, each with one thread (default: the number of processors; on a GPU 4)",
+    )
+    parser.add_argument(
+        "--minutes", type=float, metavar="N", help="stop after this time; the same command goes on later"
+    )
+    parser.add_argument("--budget", default="", metavar="OPTIONS", help="in place of the parts' budgets, in quotes")
+    parser.add_argument("--train", default="", metavar="OPTIONS", help="more fairseq-train options, in quotes")
+    parser.add_argument("--generate", default="", metavar="OPTIONS", help="more fairseq-generate options, in quotes")
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--prepare", action="store_true", help="only make the corpora ready")
+    only.add_argument("--dry-run", action="store_true", help="only print the commands")
+    return parser
+
+
+class Experiments:
+    """The parts of a plan that are run.
+
+    Raises:
+        UserError: the plan has no such part
+    """
+
+    def __init__(self, plan: Plan, args: argparse.Namespace) -> None:
+        self._plan, self._args = plan, args
+        self._directory: Path = args.directory.resolve()
+        names = args.parts or list(plan.parts)
+        for name in names:
+            if name not in plan.parts:
+                raise UserError(f"{args.plan} has no part {name!r}; its parts are {', '.join(plan.parts)}")
+        wanted = list(plan.corpora) if args.prepare and not args.parts else [plan.parts[part].corpus for part in names]
+        self._corpora = {
+            name: CorpusCommands(name, plan.corpora[name], args.texts.resolve()) for name in dict.fromkeys(wanted)
+        }
+        more = MoreOptions(args.train, args.budget, args.generate)
+        self._parts = {name: PartCommands(name, plan, self._corpora[plan.parts[name].corpus], more) for name in names}
+
+    def jobs(self) -> List[Job]:
+        """The corpora, then the parts."""
+        data = {name: corpus.job() for name, corpus in self._corpora.items()}
+        jobs = list(data.values())
+        if not self._args.prepare:
+            for name, part in self._parts.items():
+                for seed in self._args.seeds or self._plan.parts[name].seeds:
+                    jobs += part.jobs(seed, [data[self._plan.parts[name].corpus]])
+        return jobs
+
+    def report(self, console: Console) -> None:
+        """Print and keep the table of each part of which a seed is finished."""
+        for name, part in self._parts.items():
+            seeds = sorted({*self._plan.parts[name].seeds, *(self._args.seeds or [])})
+            results = PartResults(part, self._plan, seeds, self._directory)
+            if not results.seeds:
+                console.say(f"\n{name}: no seed is finished")
+                continue
+            result = results.result()
+            folder = self._directory / slug(name)
+            console.say(f"\n{result.text()}")
+            (folder / "table.txt").write_text(result.text() + "\n", encoding="utf-8")
+            files = {"json": folder / "table.json", "csv": folder / "table.csv", "figure": folder / "curves.png"}
+            result.write(argparse.Namespace(**files))
+
+
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    """Run the plan and print its tables."""
+    args = get_parser().parse_args(argv)
+    logging.getLogger().setLevel(logging.WARNING)  # importing fairseq sets it to INFO or DEBUG
+    try:
+        run(args)
+    except UserError as error:
+        raise SystemExit(f"error: {error}") from error
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run a plan.
+
+    Raises:
+        UserError: the plan or a corpus cannot be read
+        SystemExit: a command failed, or the time was over
+    """
+    experiments = Experiments(read_plan(args.plan), args)
+    console = Console()
+    directory = args.directory.resolve()
+    if args.dry_run:
+        for job in experiments.jobs():
+            for step in job.steps:
+                console.say(step.shell_command)
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    with exclusive(directory / ".lock", f"another run writes to {directory}"):
+        console.say(f"$ cd {shlex.quote(str(directory))}")
+        seconds = math.inf if args.minutes is None else 60.0 * args.minutes
+        try:
+            Runner(directory, console, at_once=args.jobs or 4, goes_on=True, seconds=seconds).run(experiments.jobs())
+        finally:
+            if not args.prepare:
+                experiments.report(console)
+
+
+if __name__ == "__main__":
+    main()

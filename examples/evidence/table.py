@@ -1,0 +1,299 @@
+"""What came out of a part: a table with the mean and the spread over seeds, tests of the differences, learning curves.
+
+Nothing is read of a seed before all its systems have been trained, translated and compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+
+import numpy as np
+from sacrebleu.metrics import CHRF
+from sacrebleu.metrics.base import Metric
+
+from evidence.commands import COMPARISON, PartCommands, system_folder
+from evidence.plan import Part, Plan, slug
+from fairseq_ctxgates.analysis.figures import colour, legend_above, new_figure
+from fairseq_ctxgates.analysis.report import Cell, Result, Table
+from fairseq_ctxgates.analysis.systems import add_reference_options, bleu_metric
+from fairseq_ctxgates.files import read_lines
+from runner import Step, read_record
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+RESAMPLES = 1000
+METRICS = ("BLEU", "chrF2")
+STOPPED_EARLY = "early stop since valid performance hasn't improved"  # in the log of fairseq-train
+
+
+class Validation(NamedTuple):
+    """The loss on valid, in bits a token without label smoothing, after a number of updates."""
+
+    updates: int
+    nll: float
+
+
+@dataclass(frozen=True)
+class Training:
+    """What the log of a training says.
+
+    curve: the validations in their order
+    has_converged: whether it stopped because the loss on valid did not improve any more
+    seconds: of wall clock, over all runs of an interrupted training
+    """
+
+    curve: Sequence[Validation]
+    has_converged: bool
+    seconds: float
+
+    @property
+    def best(self) -> Validation:
+        """The validation whose model was kept."""
+        return min(self.curve, key=lambda validation: validation.nll)
+
+
+def read_training(directory: Path, folder: str) -> Training:
+    """The training in a folder."""
+    log = (directory / folder / "train.log").read_text(encoding="utf-8", errors="replace")
+    reports = [json.loads(line) for line in re.findall(r"\| valid \| (\{.*\})", log)]
+    curve = {int(one["valid_num_updates"]): float(one["valid_nll_loss"]) for one in reports}
+    seconds = read_record(directory, Step("", "", f"{folder}/train.log")).seconds
+    return Training([Validation(*point) for point in sorted(curve.items())], STOPPED_EARLY in log, seconds)
+
+
+def mixed_bootstrap(
+    baseline: np.ndarray, system: np.ndarray, metric: Metric, resamples: int = RESAMPLES, seed: int = 12345
+) -> float:
+    """The probability that a difference between two systems, each trained with several seeds, is due to chance.
+
+    A resample draws seeds and sentences, the same for both systems; its difference is that of the systems' mean scores
+    over the seeds drawn. p is the share of resamples whose difference is as far from their mean as the observed
+    difference is from zero, as in sacreBLEU's paired bootstrap. Three seeds make few different draws, so p over seeds
+    is to be read beside the p of each seed.
+
+    Args:
+        baseline, system: sufficient statistics of the metric, (seeds, sentences, quantities)
+    """
+    rng = np.random.default_rng(seed)
+    seeds, sentences = baseline.shape[:2]
+
+    def mean_score(sums: np.ndarray) -> float:
+        return float(np.mean([metric._compute_score_from_stats(row).score for row in sums]))
+
+    def difference(times: Any, drawn: Any) -> float:
+        return mean_score(times @ system[drawn]) - mean_score(times @ baseline[drawn])
+
+    observed = difference(np.ones(sentences, int), np.arange(seeds))
+    resampled = np.array(
+        [
+            difference(
+                np.bincount(rng.integers(sentences, size=sentences), minlength=sentences),
+                rng.integers(seeds, size=seeds),
+            )
+            for _ in range(resamples)
+        ]
+    )
+    as_far = np.abs(resampled - resampled.mean()) >= abs(observed)
+    return float((as_far.sum() + 1) / (resamples + 1))
+
+
+@dataclass(frozen=True)
+class Row:
+    """A system or a variant of one, over the seeds.
+
+    trainings: by seed; none of a variant
+    scores: for each metric the scores by seed
+    half_widths: of the 95% intervals over the sentences, for each metric and seed
+    p_values: of the difference to the baseline, for each metric and seed; None for the baseline
+    p_over_seeds: for each metric, by :func:`mixed_bootstrap`; None for the baseline, and where there is one seed
+    statistics: of the measures, by seed, by the heading of their column
+    """
+
+    name: str
+    trainings: Sequence[Training]
+    scores: Mapping[str, Sequence[float]]
+    half_widths: Mapping[str, Sequence[float]]
+    p_values: Mapping[str, Sequence[Optional[float]]]
+    p_over_seeds: Mapping[str, Optional[float]]
+    statistics: Mapping[str, Sequence[Optional[float]]]
+
+    def cells(self, headings: Sequence[str]) -> List[Cell]:
+        """The row of the table; the headings are those of the statistics."""
+        best = [training.best for training in self.trainings]
+        row: List[Cell] = [
+            self.name,
+            mean([validation.updates for validation in best]),
+            mean([validation.nll for validation in best]),
+            "/".join("yes" if training.has_converged else "no" for training in self.trainings) or None,
+            mean([training.seconds for training in self.trainings]),
+        ]
+        for metric in METRICS:
+            row += [mean(self.scores[metric]), mean(self.half_widths[metric]), deviation(self.scores[metric])]
+            by_seed = [format(p, ".3f") for p in self.p_values[metric] if p is not None]
+            row += ["/".join(by_seed) or None, self.p_over_seeds[metric]]
+        return [*row, *(mean(self.statistics.get(heading, [])) for heading in headings)]
+
+    def as_dict(self) -> Dict[str, object]:
+        """All numbers, for JSON."""
+        trainings = [
+            {"curve": training.curve, "converged": training.has_converged, "seconds": training.seconds}
+            for training in self.trainings
+        ]
+        return {**vars(self), "trainings": trainings}
+
+
+def mean(values: Sequence[Optional[float]]) -> Optional[float]:
+    """The mean of the values that exist."""
+    found = [value for value in values if value is not None]
+    return float(np.mean(found)) if found else None
+
+
+def deviation(values: Sequence[float]) -> Optional[float]:
+    """The standard deviation over seeds; None of one seed."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+
+class PartResults:
+    """The results of the seeds of a part that are finished.
+
+    Args:
+        seeds: those to look for
+        directory: of all experiments
+
+    Attributes:
+        seeds: those that are finished
+    """
+
+    def __init__(self, commands: PartCommands, plan: Plan, seeds: Sequence[int], directory: Path) -> None:
+        self._commands, self._plan, self._directory = commands, plan, directory
+        self._part: Part = plan.parts[commands.name]
+        self.seeds = [seed for seed in seeds if commands.is_finished(seed, directory)]
+
+    def rows(self) -> List[Row]:
+        """A row for each scored system and each variant."""
+        compared = [self._load(system_folder(self._commands.name, seed), COMPARISON) for seed in self.seeds]
+        self.signatures: Mapping[str, str] = compared[0]["signatures"]
+        metrics = self._metrics()
+        statistics = {name: self._statistics(metric) for name, metric in metrics.items()} if len(compared) > 1 else {}
+        rows = []
+        for number, name in enumerate(self._part.rows):
+            scores = [one["systems"][number] for one in compared]
+            system = self._part.systems.get(name)
+            trainings = [
+                read_training(self._directory, system_folder(self._commands.name, seed, name))
+                for seed in self.seeds
+                if system
+            ]
+            p_over_seeds = {
+                metric: mixed_bootstrap(statistics[metric][0], statistics[metric][number], metrics[metric])
+                if number and statistics
+                else None
+                for metric in METRICS
+            }
+            rows.append(
+                Row(
+                    name,
+                    trainings,
+                    {metric: [score[metric]["score"] for score in scores] for metric in METRICS},
+                    {metric: [score[metric]["half_width"] for score in scores] for metric in METRICS},
+                    {metric: [score[metric]["p"] for score in scores] for metric in METRICS},
+                    p_over_seeds,
+                    self._measured(name) if system else {},
+                )
+            )
+        return rows
+
+    def _metrics(self) -> Dict[str, Metric]:
+        parser = argparse.ArgumentParser()
+        add_reference_options(parser)
+        scoring = self._plan.corpora[self._part.corpus].scoring.split()
+        args = parser.parse_args(["--ref", str(self._commands.corpus.reference), *scoring])
+        return {"BLEU": bleu_metric(args), "chrF2": CHRF(lowercase=args.lowercase)}
+
+    def _statistics(self, metric: Metric) -> List[np.ndarray]:
+        """The sufficient statistics of each row, (seeds, sentences, quantities)."""
+        reference = read_lines(self._directory / self._commands.corpus.reference)
+        found = []
+        for row in self._part.rows:
+            texts = [read_lines(self._directory / self._commands.translations(seed, row)) for seed in self.seeds]
+            found.append(np.array([metric._extract_corpus_statistics(text, [reference]) for text in texts]))
+        return found
+
+    def _measured(self, system: str) -> Dict[str, List[Optional[float]]]:
+        found: Dict[str, List[Optional[float]]] = {}
+        for measure in self._part.systems[system].measures:
+            for heading, path in self._plan.measures[measure].columns.items():
+                folders = [system_folder(self._commands.name, seed, system) for seed in self.seeds]
+                found[heading] = [look_up(self._load(folder, f"{slug(measure)}.json"), path) for folder in folders]
+        return found
+
+    def _load(self, folder: str, name: str) -> Any:
+        return json.loads((self._directory / folder / name).read_text(encoding="utf-8"))
+
+    def result(self) -> Result:
+        """The table, its numbers and the learning curves."""
+        rows = self.rows()
+        headings = list(dict.fromkeys(heading for row in rows for heading in row.statistics))
+        columns = {"system": "", "updates": ".0f", "nll": ".3f", "converged": "", "seconds": ".0f"}
+        for metric in METRICS:
+            columns.update({metric: ".1f", f"± {metric}": ".1f", f"s.d. {metric}": ".2f"})
+            columns.update({f"p {metric}": "", f"p of all {metric}": ".3f"})
+        columns.update(dict.fromkeys(headings, ".3f"))
+        table = Table(columns, [row.cells(headings) for row in rows])
+        seeds = ", ".join(map(str, self.seeds))
+        return Result(
+            tables=[without_empty_columns(table)],
+            report={
+                "part": self._commands.name,
+                "question": self._part.question,
+                "seeds": self.seeds,
+                "signatures": self.signatures,
+                "rows": [row.as_dict() for row in rows],
+            },
+            csv=table,
+            figure=lambda: curves_figure(rows, f"{self._commands.name}: loss on valid"),
+            headline=f"{self._commands.name} (test of {self._part.corpus}, seeds {seeds}): {self._part.question}",
+            footer=[
+                "means over the seeds; ±: half of the 95% interval within a seed; s.d.: standard deviation over seeds",
+                f"p: of the difference to {rows[0].name}, by paired bootstrap within each seed",
+                "p of all: the same by a bootstrap that draws seeds and sentences",
+                "updates and nll (on valid, in bits a token): of the best validation; converged: stopped by --patience",
+                *(f"{metric}: {signature}" for metric, signature in self.signatures.items()),
+            ],
+        )
+
+
+def without_empty_columns(table: Table) -> Table:
+    """The table without the columns that have a value in no row."""
+    kept = [place for place in range(len(table.columns)) if any(row[place] is not None for row in table.rows)]
+    columns = list(table.columns.items())
+    return Table(dict(columns[place] for place in kept), [[row[place] for place in kept] for row in table.rows])
+
+
+def look_up(report: Any, path: str) -> Optional[float]:
+    """The number in a JSON report to which keys lead, joined by dots; those of a list are positions."""
+    for key in path.split("."):
+        report = report[int(key)] if isinstance(report, list) else report[key]
+    return None if report is None else float(report)
+
+
+def curves_figure(rows: Sequence[Row], title: str) -> Figure:
+    """The loss on valid by the number of updates, a line for each system and seed."""
+    figure = new_figure(7.0, 4.2)
+    axes = figure.add_subplot()
+    trained = [row for row in rows if row.trainings]
+    for number, row in enumerate(trained):
+        for seed, training in enumerate(row.trainings):
+            updates, losses = zip(*training.curve)
+            axes.plot(updates, losses, color=colour(number), marker=".", label=row.name if seed == 0 else None)
+    axes.set_xlabel("updates")
+    axes.set_ylabel("bits a token")
+    legend_above(axes)
+    figure.suptitle(title, fontsize=10)
+    return figure

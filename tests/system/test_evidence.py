@@ -1,0 +1,292 @@
+"""The experiments: plans are checked before anything runs, their commands name options that exist, and the table has
+the numbers of finished seeds only."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, List
+
+import numpy as np
+import pytest
+from sacrebleu.metrics import BLEU
+
+from evidence import run, table
+from evidence.plan import read_plan
+from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.smoothing.context_aware_smoothing import ContextAwareSmoothing
+from runner import Record
+from tests.helpers.pages import ROOT, record, value_of
+from tests.helpers.warm_python import WarmPython
+from tests.system.test_recipes import check_training, parse
+
+PLANS = sorted((ROOT / "examples" / "evidence" / "plans").glob("*.yaml"))
+SMOKE = ROOT / "examples" / "evidence" / "plans" / "smoke.yaml"
+ENDINGS = ("de", "en", "fr", "ja", "zh", "docids")
+
+# --- plans ------------------------------------------------------------------------------------------------------------
+
+PLAN = """
+options: {size: --encoder-layers 2}
+corpora: {toy: {languages: en-de, make: "touch $text", words: 100}}
+measures: {gates: {command: "measure $checkpoint", columns: {mean: all.mean}}}
+parts:
+  first:
+    corpus: toy
+    budget: --max-epoch 1
+    train: ${options.size} --lr 1
+    systems:
+      plain: {train: --arch transformer}
+      gated: {train: --arch rcg_transformer, starts_from: plain, measures: [gates]}
+"""
+
+
+def write_plan(folder: Path, *changes: tuple[str, str]) -> Path:
+    text = PLAN
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "plan.yaml").write_text(text)
+    return folder / "plan.yaml"
+
+
+def test_a_plan_is_read_and_changed_by_one_that_includes_it(tmp_path: Path) -> None:
+    plan = read_plan(write_plan(tmp_path))
+    assert plan.parts["first"].train == "--encoder-layers 2 --lr 1"
+    assert plan.parts["first"].rows == ["plain", "gated"] and plan.parts["first"].seeds == [1]
+    (tmp_path / "larger.yaml").write_text(
+        "include: [plan.yaml]\noptions: {size: --encoder-layers 6}\nparts: {first: {seeds: [1, 2]}}\n"
+    )
+    larger = read_plan(tmp_path / "larger.yaml")
+    assert larger.parts["first"].train == "--encoder-layers 6 --lr 1" and larger.parts["first"].seeds == [1, 2]
+    assert list(larger.parts["first"].systems) == ["plain", "gated"]
+
+
+@pytest.mark.parametrize(
+    "old, new, message",
+    [
+        ("budget:", "bugdet:", r"parts\.first\.bugdet: Extra inputs"),
+        ("languages: en-de", "languages: en", r"corpora\.toy\.languages: "),
+        ("words: 100", "words: many", r"corpora\.toy\.words: "),
+        ("words: 100", "words: 100, bpe: 200", "give one of 'bpe' and 'words'"),
+        (", words: 100", "", "give one of 'bpe' and 'words'"),
+        ("words: 100", "words: 100, first: 5", "'first' and 'held_out' are of 'text'"),
+        ("corpus: toy", "corpus: joy", r"parts\.first\.corpus: no corpus 'joy'"),
+        ("starts_from: plain", "starts_from: plian", r"systems\.gated\.starts_from: no system 'plian' before it"),
+        ("[gates]", "[gtaes]", r"parts\.first\.systems\.gated\.measures: no measure 'gtaes'"),
+        ("${options.size}", "${options.sise}", "options.sise"),
+        ("plain: {train", "gated!: {train", "starts_from: no system"),
+        ("starts_from: plain, ", "variants: {plain!: --beam 1}, ", "two rows have the same folder"),
+        ("budget:", "seeds: [1, 1]\n    budget:", "give each seed once"),
+        ("options: {", "options: [", "plan.yaml"),
+        ("options: {size", "include: [plan.yaml]\noptions: {size", "includes itself"),
+        ("options: {size", "include: [missing.yaml]\noptions: {size", "missing.yaml: No such file"),
+    ],
+)
+def test_a_plan_with_a_mistake_is_refused(old: str, new: str, message: str, tmp_path: Path) -> None:
+    path = write_plan(tmp_path, (old, new))
+    with pytest.raises(UserError, match=message):
+        read_plan(path)
+
+
+def test_the_pages_example_of_a_plan(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```yaml\n(.*?)```", (PLANS[0].parents[1] / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "plan.yaml").write_text(block.replace("[dialogues.yaml]", f"[{PLANS[0].parent / 'dialogues.yaml'}]"))
+    plan = read_plan(tmp_path / "plan.yaml")
+    assert plan.parts["gates"].seeds == [1, 2, 3] and plan.parts["gates"].budget.endswith("--patience 3")
+
+
+def test_a_list_is_no_plan(tmp_path: Path) -> None:
+    (tmp_path / "plan.yaml").write_text("- 1\n")
+    with pytest.raises(UserError, match="a plan is a mapping with the keys include, options, corpora, measures, parts"):
+        read_plan(tmp_path / "plan.yaml")
+
+
+@pytest.mark.parametrize(
+    "change, arguments, message",
+    [
+        (
+            ("$checkpoint", "$chekpoint"),
+            [],
+            r"measures\.gates\.command: .*unknown name \('chekpoint'\); known are .data,",
+        ),
+        (('make: "touch $text"', "text: toy"), [], r"toy/train\.en \(or \.gz\) not found: .* by --texts"),
+        (("lr 1", "lr 2"), ["--parts", "second"], "has no part 'second'; its parts are first"),
+    ],
+)
+def test_a_run_with_a_mistake_is_refused_at_once(
+    change: tuple[str, str], arguments: List[str], message: str, tmp_path: Path
+) -> None:
+    directory = tmp_path / "evidence"
+    with pytest.raises(SystemExit, match=message):
+        run.main([str(write_plan(tmp_path, change)), "--directory", str(directory), *arguments])
+    assert not (directory / "corpora").exists()
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+def commands_of(plan: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> List[List[str]]:
+    """The commands of fairseq and of this package in a plan, on ten lines of text."""
+    for corpus in ("documents", "laws", "msctd", "multi30k", "tanaka"):
+        (folder / corpus).mkdir()
+        for split in ("train", "valid", "test"):
+            for ending in ENDINGS:
+                (folder / corpus / f"{split}.{ending}").write_text("a line\n" * 10)
+    run.main([str(plan), "--texts", str(folder), "--dry-run"])
+    return record(capsys.readouterr().out, folder)
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.stem)
+def test_the_plans_train_and_translate_their_systems(
+    plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = commands_of(plan, tmp_path, capsys)
+    seen = set()
+    for words in commands:
+        before = ["", *words]
+        options = tuple(re.sub(r"seed\d+", "", word) for last, word in zip(before, words) if last != "--seed")
+        if options not in seen:  # another seed is no other command
+            seen.add(options)
+            args = parse(words)
+            if words[0] == "fairseq-train":
+                check_training(args)
+    parts = read_plan(plan).parts
+    trained = [value_of("--save-dir", words) for words in commands if words[0] == "fairseq-train"]
+    assert len(trained) == len(set(trained)) == sum(len(part.systems) * len(part.seeds) for part in parts.values())
+    translations = sum(words[0] == "fairseq-generate" for words in commands)
+    assert translations == sum(len(part.rows) * len(part.seeds) for part in parts.values())
+    for words in commands:
+        if words[0] == "fairseq-generate":
+            assert str(Path(value_of("--path", words)).parent) in trained
+
+
+def test_tanaka_has_the_slides_systems_and_those_that_add(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (plan,) = (plan for plan in PLANS if plan.stem == "tanaka")
+    trainings = [words for words in commands_of(plan, tmp_path, capsys) if words[0] == "fairseq-train"]
+    found = {}
+    for words in trainings[1:]:
+        args = parse(words)
+        parts = [part for part in check_training(args).modules() if isinstance(part, ContextAwareSmoothing)]
+        chosen = (str(args.smoothing), str(args.smoothing_side), str(args.smoothing_words))
+        (adds,) = {part.add for part in parts}
+        found[Path(args.save_dir).name] = (*chosen, adds, len(parts))
+    for model in ("fcwm", "ccwm"):
+        for side, places in (("encoder", 1), ("decoder", 1), ("both", 2)):
+            assert found.pop(f"{model}-{side}") == (model, side, "unknown", False, places)
+        assert found.pop(f"{model}-all-replace") == (model, "both", "all", False, 2)
+        assert found.pop(f"{model}-all-add") == (model, "both", "all", True, 2)
+    assert found == {}
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+def valid_line(updates: int, nll: float) -> str:
+    entry = json.dumps({"epoch": 1, "valid_nll_loss": str(nll), "valid_num_updates": str(updates)})
+    return f"2026-01-01 | INFO | valid | {entry}\n"
+
+
+def test_a_training_is_read_from_its_log(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    log = tmp_path / "a" / "train.log"
+    log.write_text(valid_line(10, 5.5) + valid_line(20, 4.25) + valid_line(20, 4.25) + valid_line(30, 4.5))
+    (tmp_path / "a" / "train.log.json").write_text(json.dumps(Record("train", "", 12.5, True)._asdict()))
+    training = table.read_training(tmp_path, "a")
+    assert training.curve == [(10, 5.5), (20, 4.25), (30, 4.5)] and training.best == (20, 4.25)
+    assert training.seconds == 12.5 and not training.has_converged
+    log.write_text(log.read_text() + "early stop since valid performance hasn't improved for last 3 runs\n")
+    assert table.read_training(tmp_path, "a").has_converged
+
+
+class Total:
+    """A metric whose score is its statistic's sum."""
+
+    @staticmethod
+    def _compute_score_from_stats(sums: Any) -> Any:
+        return SimpleNamespace(score=float(sums[0]))
+
+
+TOTAL: Any = Total()
+
+
+def test_mixed_bootstrap_tells_seeds_that_agree_from_seeds_that_do_not() -> None:
+    rng = np.random.default_rng(1)
+    baseline = rng.normal(size=(3, 400, 1))
+    better = baseline + 0.5
+    # As much better on average, by one seed alone.
+    one_seed = baseline + np.array([1.5, 0.0, 0.0])[:, None, None]
+    assert table.mixed_bootstrap(baseline, better, TOTAL) < 0.01
+    assert table.mixed_bootstrap(baseline, one_seed, TOTAL) > 0.05
+    assert table.mixed_bootstrap(baseline, baseline, TOTAL) == 1.0
+
+
+def test_mixed_bootstrap_of_one_seed_is_that_of_sentences() -> None:
+    """By another way: all resamples drawn at once."""
+    rng = np.random.default_rng(2)
+    differences = rng.normal(0.05, 1, size=(1, 200, 1))
+    p = table.mixed_bootstrap(np.zeros((1, 200, 1)), differences, TOTAL, resamples=4000)
+    drawn = np.random.default_rng(3).integers(200, size=(4000, 200))
+    sums = differences[0, :, 0][drawn].sum(axis=1)
+    expected = np.mean(np.abs(sums - sums.mean()) >= abs(differences.sum()))
+    assert p == pytest.approx(expected, abs=0.04)
+
+
+def test_the_observed_difference_is_that_of_sacrebleu() -> None:
+    """Equal translations of two seeds: p is 1, so the statistics are those that the metric reads."""
+    metric = BLEU(tokenize="none")
+    reference = ["a b c d e", "f g h i j k"]
+    statistics = np.array([metric._extract_corpus_statistics(reference, [reference])] * 2)
+    assert table.mixed_bootstrap(statistics, statistics, metric, resamples=20) == 1.0
+
+
+def test_columns_without_a_value_are_not_printed() -> None:
+    rows: Any = [["a", None, 1.0], ["b", None, None]]
+    assert table.without_empty_columns(table.Table({"x": "", "y": "", "z": ".1f"}, rows)).text().split() == [
+        *("x", "z", "---", "---", "a", "1.0", "b", "—")
+    ]
+
+
+# --- a run ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_smoke(
+    warm_python: WarmPython, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in warm_python.environment(CUDA_VISIBLE_DEVICES="").items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "executable", warm_python.python)
+    directory = tmp_path / "evidence"
+    options = [str(SMOKE), "--directory", str(directory), "--jobs", "2"]
+    run.main([*options, "--seeds", "1"])
+    first = capsys.readouterr().out
+    assert "gates (test of toy, seeds 1): Does everything run?" in first
+    results = json.loads((directory / "gates" / "table.json").read_text())
+    names = [row["name"] for row in results["rows"]]
+    assert names == ["transformer", "regularized gates", "inter-sentence gate", "preceding is NULL"]
+    assert results["seeds"] == [1] and results["rows"][1]["p_over_seeds"] == {"BLEU": None, "chrF2": None}
+
+    run.main(options)  # the other seed; nothing of the first is made again
+    second = capsys.readouterr().out
+    assert "seed1/transformer/generated.txt" in first and "> gates/seed1" not in second
+    results = json.loads((directory / "gates" / "table.json").read_text())
+    assert results["seeds"] == [1, 2]
+    for row in results["rows"][:3]:
+        assert [training["curve"][-1][0] for training in row["trainings"]] == [40, 40]
+    gated = results["rows"][1]
+    assert len(gated["statistics"]["gate mean"]) == 2 and all(
+        0.3 < mean < 0.7 for mean in gated["statistics"]["gate mean"]
+    )
+    assert 0 < gated["p_over_seeds"]["chrF2"] <= 1
+    for name in ("table.txt", "table.csv", "curves.png", "seed1/lengths.png", "seed2/lengths.txt"):
+        assert (directory / "gates" / name).stat().st_size > 0
+
+    # A seed whose plan has changed is not reported.
+    changed = tmp_path / "changed.yaml"
+    changed.write_text(f"include: [{SMOKE}]\nparts: {{gates: {{generate: --beam 1}}}}\n")
+    with pytest.raises(SystemExit, match="stopped after"):
+        run.main([str(changed), *options[1:], "--minutes", "0"])

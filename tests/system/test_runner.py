@@ -1,0 +1,154 @@
+"""The examples' runner of shell commands: order, failures, and that an interrupted run goes on where it was."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner import Console, Job, Runner, Step, progress_of, read_record
+
+pytestmark = pytest.mark.process
+
+
+def run_jobs(directory: Path, *jobs: Job, **options: Any) -> str:
+    """Run the jobs; what was printed."""
+    output = io.StringIO()
+    Runner(directory, Console(output), **options).run(jobs)
+    return output.getvalue()
+
+
+def step(command: str, log: str = "a.log", **options: Any) -> Step:
+    return Step("working", command, log, **options)
+
+
+def test_steps_run_in_order_in_the_directory(tmp_path: Path) -> None:
+    output = run_jobs(tmp_path, Job("data", [step("echo 1 > file"), step("cat file\nls", "logs/b.log")]))
+    assert (tmp_path / "logs/b.log").read_text().split() == ["1", "a.log", "a.log.json", "file", "logs"]
+    assert output.splitlines()[:3] == ["$ echo 1 > file", "$ cat file", "$ ls"]
+
+
+def test_python_is_the_one_that_runs_the_jobs(tmp_path: Path) -> None:
+    run_jobs(tmp_path, Job("data", [step('python -c "import sys; print(sys.prefix)"')]))
+    assert (tmp_path / "a.log").read_text().strip() == sys.prefix
+
+
+def test_variables_and_one_thread(tmp_path: Path) -> None:
+    run_jobs(tmp_path, Job("data", [step("echo $OMP_NUM_THREADS $MORE")]), environment={"MORE": "more"})
+    assert (tmp_path / "a.log").read_text() == "1 more\n"
+
+
+def test_a_step_that_fails_ends_everything_and_shows_why(tmp_path: Path) -> None:
+    failing = Job("first", [step("echo the reason\nfalse\necho not reached")])
+    # The shell's own child must end as well.
+    waiting = Job("second", [step("sleep 61 & echo $! > pid; wait", "b.log")])
+    while_starting = time.monotonic()
+    with pytest.raises(SystemExit) as error:
+        run_jobs(tmp_path, waiting, failing)
+    assert "the reason\nerror: first: working failed with status 1" in str(error.value)
+    assert str(tmp_path / "a.log") in str(error.value) and "not reached" not in str(error.value)
+    assert waiting.process is not None and waiting.process.poll() is not None
+    if (tmp_path / "pid").exists():
+        assert not is_running(int((tmp_path / "pid").read_text()))
+    assert time.monotonic() - while_starting < 30
+
+
+def is_running(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def test_a_run_that_goes_on_ends_what_does_not_need_the_failed_job(tmp_path: Path) -> None:
+    failing = Job("failing", [step("false")])
+    needing = Job("needing", [step("touch needing", "b.log")], [failing])
+    other = Job("other", [step("sleep 1; touch other", "c.log")])
+    with pytest.raises(SystemExit, match="failing: working failed with status 1"):
+        run_jobs(tmp_path, failing, needing, other, goes_on=True)
+    assert (tmp_path / "other").exists() and not (tmp_path / "needing").exists()
+
+
+def test_a_job_waits_for_those_that_it_needs(tmp_path: Path) -> None:
+    first = Job("first", [step("sleep 0.5; echo 1 >> file")])
+    second = Job("second", [step("echo 2 >> file", "b.log")], [first])
+    run_jobs(tmp_path, first, second)
+    assert (tmp_path / "file").read_text() == "1\n2\n"
+
+
+def test_only_so_many_run_at_once(tmp_path: Path) -> None:
+    busy = "test ! -e busy; touch busy; sleep 0.5; rm busy"
+    run_jobs(tmp_path, *(Job(name, [step(busy, name)]) for name in "abc"), at_once=1)
+
+
+def test_what_has_run_is_not_run_again(tmp_path: Path) -> None:
+    def jobs() -> Job:
+        return Job("data", [step("echo 1 >> file"), step("echo 2 >> file", "b.log")])
+
+    run_jobs(tmp_path, jobs())
+    assert run_jobs(tmp_path, jobs()) == ""
+    assert (tmp_path / "file").read_text() == "1\n2\n"
+
+
+def test_what_reads_the_files_of_a_changed_step_runs_again(tmp_path: Path) -> None:
+    def jobs(number: int) -> tuple[Job, Job]:
+        first = Job("first", [step(f"echo {number} > file"), step("cat file > copy", "b.log")])
+        return first, Job("second", [step("cat copy >> all", "c.log")], [first])
+
+    run_jobs(tmp_path, *jobs(1))
+    run_jobs(tmp_path, *jobs(2))
+    run_jobs(tmp_path, *jobs(2))
+    assert (tmp_path / "all").read_text() == "1\n2\n"
+
+
+def test_work_of_another_command_is_kept(tmp_path: Path) -> None:
+    run_jobs(tmp_path, Job("model", [step("echo 1 > model", "models/a.log", keeps_work=True)]))
+    other = Job("model", [step("echo 2 > model", "models/a.log", keeps_work=True)])
+    with pytest.raises(SystemExit, match=r"(?s)model: working was begun by another command:.*Remove .*models"):
+        run_jobs(tmp_path, Job("before", [step("touch before", "b.log")]), other)
+    assert (tmp_path / "model").read_text() == "1\n" and not (tmp_path / "before").exists()
+
+
+def test_a_larger_budget_goes_on(tmp_path: Path) -> None:
+    for budget in ("--max-epoch 1", "--max-epoch 2", "--max-epoch 2"):
+        run_jobs(tmp_path, Job("model", [step("echo", budget=budget, keeps_work=True)]))
+    assert (tmp_path / "a.log").read_text() == "--max-epoch 1\n--max-epoch 2\n"
+
+
+def test_the_time_of_an_interrupted_step_counts(tmp_path: Path) -> None:
+    work = step("test -e file || { touch file; sleep 60; }", keeps_work=True)
+    with pytest.raises(SystemExit, match="stopped after [12] s; the same command goes on"):
+        run_jobs(tmp_path, Job("model", [work]), seconds=1.0)
+    interrupted = read_record(tmp_path, work)
+    assert not interrupted.done and 1 < interrupted.seconds < 30
+    run_jobs(tmp_path, Job("model", [work]))
+    done = read_record(tmp_path, work)
+    assert done.done and done.seconds > interrupted.seconds
+
+
+def test_a_signal_stops_everything(tmp_path: Path) -> None:
+    job = Job("model", [step(f"sleep 0.5; kill -TERM {os.getpid()}; sleep 60")])
+    with pytest.raises(SystemExit):
+        run_jobs(tmp_path, job)
+    assert job.process is not None and job.process.poll() is not None
+
+
+def test_progress_of_a_training(tmp_path: Path) -> None:
+    job = Job("plain", [Step("training", "", "a.log")], updates=100)
+    log = tmp_path / "a.log"
+    log.write_text("2026-01-01 | INFO | fairseq_cli.train | Start\n")
+    assert progress_of(job, tmp_path) == "plain: starting"
+    entry = json.dumps({"epoch": 2, "loss": "3.456", "num_updates": "40"})
+    log.write_text(f"2026-01-01 | INFO | train_inner | {entry}\n2026-01-01 | INFO | valid | {{}}\n")
+    assert progress_of(job, tmp_path) == "plain: epoch 2, 40/100 updates, loss 3.46"
+    job.updates = None
+    assert progress_of(job, tmp_path) == "plain: epoch 2, 40 updates, loss 3.46"
+    job.position = 1
+    assert progress_of(job, tmp_path) == "plain: done"
