@@ -44,7 +44,8 @@ for precision in "" --bf16; do
             --json "$results/$name" $precision ${SPEED_OPTIONS:-}
     done
 done
-step evidence.txt "$python" "$evidence/run.py" ${PLAN:-$evidence/plans/gpu.yaml --jobs 6 --minutes 20} --directory "$work"
+step evidence.txt "$python" "$evidence/run.py" ${PLAN:-$evidence/plans/gpu.yaml --jobs 6 --minutes 20 --parts \
+    gates preceding-sentence relations smoothing} --directory "$work"
 for table in "$work"/*/table.json; do
     [ ! -e "$table" ] || cp "$table" "$results/$(basename "$(dirname "$table")").json"
 done

@@ -60,6 +60,7 @@ class CorpusCommands:
         self.reference = f"{self._folder}/text/test.{self.target}"
         # What commands of the plan may name.
         self.names = {
+            "corpus": self._folder,
             "data": self.data,
             "text": f"{self._folder}/text",
             "reference": self.reference,

@@ -45,7 +45,7 @@ class Corpus(Section):
     scoring: options of ``ctxgates analyze compare`` for this text
 
     ``make``, ``streams`` and the commands below know $data (the directory with ``-s`` and ``-t``), $text (the folder),
-    $reference (of the test set), $scoring, and $examples (the folder of the examples).
+    $reference (of the test set), $scoring, $corpus (the folder of all), and $examples (the folder of the examples).
     """
 
     languages: str = Field(pattern=r"^[^-]+-[^-]+$")

@@ -56,11 +56,12 @@ def blocks(page: Path) -> List[str]:
     return re.findall(r"```bash\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 
 
-def record(script: str, folder: Path, **environment: str) -> List[List[str]]:
+def record(script: str, folder: Path, silenced: Sequence[str] = (), **environment: str) -> List[List[str]]:
     """Run a script in a folder, with recorders in the place of fairseq's commands and ours, and nothing in the place of
     those that make words and subwords.
 
     Args:
+        silenced: further programs in whose place there is nothing
         environment: variables
 
     Returns:
@@ -69,7 +70,7 @@ def record(script: str, folder: Path, **environment: str) -> List[List[str]]:
     with tempfile.TemporaryDirectory() as temporary:
         programs = Path(temporary) / "bin"
         programs.mkdir()
-        for name in (*RECORDED, *SILENCED):
+        for name in (*RECORDED, *SILENCED, *silenced):
             (programs / name).write_text(
                 RECORDER if name in RECORDED else "#!/bin/sh\ncat >/dev/null\n", encoding="utf-8"
             )
@@ -81,8 +82,10 @@ def record(script: str, folder: Path, **environment: str) -> List[List[str]]:
             "RECORD": str(record_file),
             "USER_DIR": str(Path(fairseq_ctxgates.__file__).parent),
         }
+        script_file = Path(temporary) / "script"
+        script_file.write_text(script, encoding="utf-8")
         finished = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", script],
+            ["bash", "-euo", "pipefail", str(script_file)],
             cwd=folder,
             env={**os.environ, **variables, **environment},
             stdin=subprocess.DEVNULL,

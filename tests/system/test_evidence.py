@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from sacrebleu.metrics import BLEU
 
-from evidence import run, table
+from evidence import dropped_pronouns, run, table
 from evidence.plan import read_plan
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.smoothing.context_aware_smoothing import ContextAwareSmoothing
@@ -111,7 +111,7 @@ def test_a_list_is_no_plan(tmp_path: Path) -> None:
         (
             ("$checkpoint", "$chekpoint"),
             [],
-            r"measures\.gates\.command: .*unknown name \('chekpoint'\); known are .data,",
+            r"measures\.gates\.command: .*unknown name \('chekpoint'\); known are .corpus, .data,",
         ),
         (('make: "touch $text"', "text: toy"), [], r"toy/train\.en \(or \.gz\) not found: .* by --texts"),
         (("lr 1", "lr 2"), ["--parts", "second"], "has no part 'second'; its parts are first"),
@@ -137,7 +137,7 @@ def commands_of(plan: Path, folder: Path, capsys: pytest.CaptureFixture[str]) ->
             for ending in ENDINGS:
                 (folder / corpus / f"{split}.{ending}").write_text("a line\n" * 10)
     run.main([str(plan), "--texts", str(folder), "--dry-run"])
-    return record(capsys.readouterr().out, folder)
+    return record(capsys.readouterr().out, folder, silenced=["python"])
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.stem)
@@ -180,6 +180,32 @@ def test_tanaka_has_the_slides_systems_and_those_that_add(tmp_path: Path, capsys
         assert found.pop(f"{model}-all-replace") == (model, "both", "all", False, 2)
         assert found.pop(f"{model}-all-add") == (model, "both", "all", True, 2)
     assert found == {}
+
+
+def test_pronouns_that_the_source_leaves_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [  # document, source, target
+        ("a", "他 来 了", "he came ."),
+        ("a", "走 了", "he left ."),  # the antecedent stands before
+        ("a", "她 走 了", "she left ."),  # not left out
+        ("a", "好", "it 's good ."),  # another gender stands before
+        ("a", "坏", "he said it ."),  # two pronouns
+        ("b", "走 了", "he left ."),  # the first of its dialogue
+        ("b", "好", "good ."),
+    ]
+    (tmp_path / "text").mkdir()
+    for split, chosen in (("valid", lines), ("test", [("c", "它", "it"), ("c", "在 这", "here it is")])):
+        for name, column in ((f"text/{split}.docids", 0), (f"{split}.bpe.zh", 1), (f"{split}.bpe.en", 2)):
+            (tmp_path / name).write_text("".join(f"{line[column]}\n" for line in chosen))
+    dropped_pronouns.main([str(tmp_path), str(tmp_path / "sets")])
+    assert capsys.readouterr().out == "3 examples, 2 of them with an antecedent in the preceding sentence\n"
+
+    def side(name: str) -> List[str]:
+        return (tmp_path / "sets" / name).read_text().splitlines()
+
+    assert side("dropped/reference") == ["he left .", "it 's good .", "here it is"]
+    assert side("dropped/wrong1") == ["she left .", "he 's good .", "here he is"]
+    assert side("dropped/wrong2") == ["it left .", "she 's good .", "here she is"]
+    assert side("antecedent/preceding") == ["他 来 了", "它"] and side("antecedent/source") == ["走 了", "在 这"]
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
