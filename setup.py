@@ -57,7 +57,7 @@ setup(
         **COMMAND_EXTRAS,
         "all": ALL,
         "benchmarks": [*ALL, "scipy"],
-        "evidence": [*ANALYZE, "pydantic>=2", "sacremoses", "subword-nmt"],
+        "evidence": [*ALL, "pydantic>=2"],
         # pytest-xdist 3.8 keeps no groups of tests together with pytest 9.2.
         "test": [
             *ALL,

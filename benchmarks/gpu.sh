@@ -22,7 +22,15 @@ if [ "$1" = prepare ]; then
 fi
 
 work=${2:-.gpu} results=${3:-.gpu/results} failed=""
-mkdir -p "$results"
+mkdir -p "$results" "$work/bin"
+# The plan's commands, where they are no programs on PATH.
+for program in ctxgates=ctxgates fairseq-train=fairseq_cli.train fairseq-generate=fairseq_cli.generate; do
+    command -v "${program%=*}" >/dev/null || {
+        printf '#!/bin/sh\nexec "%s" -m %s "$@"\n' "$(command -v "$python")" "${program#*=}" >"$work/bin/${program%=*}"
+        chmod +x "$work/bin/${program%=*}"
+    }
+done
+export PATH=$PATH:$(cd "$work/bin" && pwd)
 
 step() { # NAME COMMAND...: run a command that writes RESULTS/NAME, or, with no file of that name, whose output becomes it
     local name=$1
@@ -46,7 +54,7 @@ for precision in "" --bf16; do
 done
 step evidence.txt "$python" "$evidence/run.py" ${PLAN:-$evidence/plans/gpu.yaml --jobs 6 --minutes 20 --parts \
     gates preceding-sentence relations smoothing} --directory "$work"
-for table in "$work"/*/table.json; do
+for table in "$work"/{gates,preceding-sentence,relations,smoothing}/table.json; do
     [ ! -e "$table" ] || cp "$table" "$results/$(basename "$(dirname "$table")").json"
 done
 [ -z "$failed" ] || { echo "== failed:$failed" >&2; exit 1; }

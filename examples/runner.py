@@ -1,11 +1,12 @@
 """Jobs of shell commands that run at the same time, with their output in log files and a line of progress.
 
-A step that has run is not run again: next to its log stands a record of its command. So the same run, started again,
-goes on where it was interrupted.
+A step that has run is not run again: next to its log stands a record of its command and of those before it. So the same
+run, started again, goes on where it was interrupted, and a step after one that is another now runs again.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import IO, List, Mapping, NamedTuple, Optional, Sequence
 
 from fairseq_ctxgates.files import atomic_write, clean_up_on_failure
+from fairseq_ctxgates.processes import ending_with_parent
 
 TAIL_BYTES = 1 << 16  # of a log, in which progress is looked for
 TAIL_LINES = 15  # of a log, which are shown if its command failed
@@ -61,7 +63,6 @@ class Job:
     updates: Optional[int] = None
     position: int = 0
     failed: bool = False
-    is_fresh: bool = False  # a step has run now, so what reads its files runs again
     started: float = 0.0
     process: Optional[subprocess.Popen[bytes]] = field(default=None, repr=False)
 
@@ -75,12 +76,25 @@ class Job:
         """Whether every step has run."""
         return self.position == len(self.steps)
 
+    @property
+    def origins(self) -> List[str]:
+        """For each step a digest of its command and of all that ran before it, in this job and in those it needs."""
+        before = [text for job in self.after for text in (job.origins[-1], job.steps[-1].budget)]
+        found = []
+        for step in self.steps:
+            content = json.dumps([*before, step.command]).encode()
+            found.append(hashlib.blake2b(content, digest_size=8).hexdigest())
+            before = [found[-1], step.budget]
+        return found
+
 
 class Record(NamedTuple):
-    """What is known of a step that was started: its command, how long it has run in all, and whether it was done."""
+    """What is known of a step that was started: its command, the digest of all before it, how long it has run in all,
+    and whether it was done."""
 
     command: str
     budget: str
+    origin: str
     seconds: float
     done: bool
 
@@ -90,16 +104,16 @@ def record_file(directory: Path, step: Step) -> Path:
     return directory / f"{step.log}.json"
 
 
-def read_record(directory: Path, step: Step) -> Record:
-    """The record of a step, which is empty if the step was never started."""
+def read_record(directory: Path, step: Step) -> Optional[Record]:
+    """The record of a step; None if the step was never started."""
     path = record_file(directory, step)
-    return Record(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else Record("", "", 0.0, False)
+    return Record(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
 
 
-def has_run(step: Step, directory: Path) -> bool:
-    """Whether the step was done, by the same command."""
-    record = read_record(directory, step)
-    return record.done and (record.command, record.budget) == (step.command, step.budget)
+def has_run(job: Job, position: int, directory: Path) -> bool:
+    """Whether a step of a job was done, by the same command after the same commands."""
+    step, record = job.steps[position], read_record(directory, job.steps[position])
+    return record is not None and record.done and (record.origin, record.budget) == (job.origins[position], step.budget)
 
 
 class Console:
@@ -186,42 +200,54 @@ class Runner:
             **(environment or {}),
         }
 
-    def run(self, jobs: Sequence[Job]) -> None:
-        """Run the jobs, each of which comes after those that it needs.
+    def run(self, jobs: Sequence[Job]) -> bool:
+        """Run the jobs, each of which comes after those that it needs; False if the time was over before.
 
         Raises:
-            SystemExit: a step failed, with the end of its log; there was not enough time; or there is work of another
-                command that would be lost
+            SystemExit: a step failed, with the end of its log; or there is work of other commands that would be lost
         """
-        self._check_records(jobs)
+        for job in jobs:
+            self._check_records(job)
         failures: List[str] = []
-        try:
-            with clean_up_on_failure():
+        with clean_up_on_failure():
+            try:
                 while self._advance(jobs, failures):
                     running = [progress_of(job, self._directory) for job in jobs if job.process is not None]
                     self._console.progress(" | ".join(running))
                     if self._console.seconds > self._seconds:
-                        raise SystemExit(f"stopped after {self._console.seconds:.0f} s; the same command goes on")
+                        return False
                     time.sleep(0.3)
-        finally:
-            for job in jobs:
-                if job.process is not None:
-                    os.killpg(job.process.pid, signal.SIGTERM)
-                    job.process.wait()
-                    self._record(job, done=False)
+            finally:
+                self._stop([job for job in jobs if job.process is not None])
         if failures:
             raise SystemExit("\n".join(failures))
+        return True
 
-    def _check_records(self, jobs: Sequence[Job]) -> None:
+    def _stop(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
-            for step in job.steps:
-                before = read_record(self._directory, step).command
-                if step.keeps_work and before not in ("", step.command):
-                    folder = (self._directory / step.log).parent
-                    raise SystemExit(
-                        f"error: {job.name}: {step.what} was begun by another command:\n    {before}\nnot by\n    "
-                        f"{step.command}\nRemove {folder} to begin anew, or name another --directory"
-                    )
+            if job.process is not None:
+                os.killpg(job.process.pid, signal.SIGTERM)
+        for job in jobs:
+            if job.process is not None:
+                job.process.wait()
+                self._record(job, done=False)
+
+    def _check_records(self, job: Job) -> None:
+        for step, origin in zip(job.steps, job.origins):
+            record = read_record(self._directory, step)
+            if record is None or not step.keeps_work:
+                continue
+            problem = ""
+            if record.origin != origin:
+                problem = f"was begun by\n    {record.command}\nnow it would be\n    {step.command}"
+                if record.command == step.command:
+                    problem = "was begun after other commands than those that would now run before it"
+            elif is_smaller(step.budget, record.budget):
+                problem = f"has had {record.budget}, more than {step.budget}"
+            if problem:
+                folder = (self._directory / step.log).parent
+                remedy = f"Remove {folder} to begin anew, or name another --directory"
+                raise SystemExit(f"error: {job.name}: {step.what} {problem}.\n{remedy}")
 
     def _advance(self, jobs: Sequence[Job], failures: List[str]) -> bool:
         """Note what has ended and start what can start; whether anything runs."""
@@ -231,27 +257,26 @@ class Runner:
                 self._end_step(job, status, failures)
         for job in jobs:
             running = sum(other.process is not None for other in jobs)
-            is_ready = not job.failed and job.process is None and all(other.done for other in job.after)
-            if is_ready and running < self._at_once:
+            is_open = not job.failed and not job.done and job.process is None
+            if is_open and all(other.done for other in job.after) and running < self._at_once:
                 self._start_next_step(job)
         return any(job.process is not None for job in jobs)
 
     def _start_next_step(self, job: Job) -> None:
         """Start the job's next step that has not run yet, if there is one."""
-        is_fresh = job.is_fresh or any(other.is_fresh for other in job.after)
-        while not job.done and has_run(job.step, self._directory) and (job.step.keeps_work or not is_fresh):
+        while not job.done and has_run(job, job.position, self._directory):
             job.position += 1
         if job.done:
             return
-        job.is_fresh = True
-        job.started = time.monotonic()
+        earlier = read_record(self._directory, job.step)
+        # Work that is kept has taken all the time since it was begun.
+        job.started = time.monotonic() - (earlier.seconds if earlier is not None and job.step.keeps_work else 0.0)
+        self._record(job, done=False)
         for line in job.step.shell_command.splitlines():
             self._console.say(f"$ {line}")
-        log = self._directory / job.step.log
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with open(log, "ab" if job.step.keeps_work else "wb") as stream:
+        with open(self._directory / job.step.log, "ab" if job.step.keeps_work else "wb") as stream:
             job.process = subprocess.Popen(
-                ["sh", "-e", "-c", job.step.shell_command],
+                ending_with_parent(["sh", "-e", "-c", job.step.shell_command]),
                 cwd=self._directory,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
@@ -274,10 +299,17 @@ class Runner:
 
     def _record(self, job: Job, done: bool) -> None:
         step, path = job.step, record_file(self._directory, job.step)
-        earlier = read_record(self._directory, step).seconds if step.keeps_work else 0.0
-        record = Record(step.command, step.budget, earlier + time.monotonic() - job.started, done)
+        seconds = time.monotonic() - job.started
+        record = Record(step.command, step.budget, job.origins[job.position], seconds, done)
+        path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path, durable=False) as temporary:
             temporary.write_text(json.dumps(record._asdict(), indent=2) + "\n", encoding="utf-8")
+
+
+def is_smaller(budget: str, before: str) -> bool:
+    """Whether a budget ends earlier than another, by ``--max-epoch`` or ``--max-update``."""
+    now, earlier = (dict(re.findall(r"(--max-(?:epoch|update))[ =](\d+)", text)) for text in (budget, before))
+    return any(int(now[option]) < int(earlier[option]) for option in now.keys() & earlier.keys())
 
 
 def failure(job: Job, log: Path, status: int) -> str:

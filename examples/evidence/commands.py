@@ -5,13 +5,15 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 from string import Template
-from typing import Dict, List, NamedTuple, Optional, Sequence
+from typing import Dict, List, NamedTuple, Sequence
 
 from evidence.plan import Corpus, Plan, System, slug
 from fairseq_ctxgates.errors import UserError
 from runner import Job, Step, has_run
 
-EXAMPLES = Path(__file__).resolve().parent.parent
+# The shell's variables for the folder of the corpora's folders and for that of the examples. The commands name them, so
+# that they are the same wherever the folders are.
+TEXTS, EXAMPLES = "TEXTS", "EXAMPLES"
 SPLITS = ("train", "valid", "test")
 USER_DIR = '--user-dir "$(ctxgates user-dir)" --task context_translation'
 BEST = "checkpoint_best.pt"
@@ -49,11 +51,11 @@ class CorpusCommands:
     """The commands that make a corpus ready, and the names of its files.
 
     Args:
-        texts: the folder of all corpora's text
+        name: of the corpus
     """
 
-    def __init__(self, name: str, corpus: Corpus, texts: Path) -> None:
-        self._name, self._corpus, self._texts = name, corpus, texts
+    def __init__(self, name: str, corpus: Corpus) -> None:
+        self._name, self._corpus = name, corpus
         self._folder = corpus_folder(name)
         self.source, self.target = corpus.pair
         self.data = f"{self._folder}/data-bin -s {self.source} -t {self.target}"
@@ -65,15 +67,12 @@ class CorpusCommands:
             "text": f"{self._folder}/text",
             "reference": self.reference,
             "scoring": corpus.scoring,
-            "examples": shlex.quote(str(EXAMPLES)),
+            "examples": f'"${EXAMPLES}"',
         }
+        self.job = self._job()
 
-    def job(self) -> Job:
-        """All steps, from text to side streams.
-
-        Raises:
-            UserError: there is no such text
-        """
+    def _job(self) -> Job:
+        """All steps, from text to side streams."""
         steps = {"text": self._text()}
         if self._corpus.tokenizer == "moses":
             steps["tokenizing"] = self._tokenizing()
@@ -85,7 +84,7 @@ class CorpusCommands:
         return Job(
             self._name,
             [
-                Step(what, command, f"{self._folder}/logs/{slug(what)}.log", keeps_work=True)
+                Step(what, command, f"{self._folder}/{slug(what)}.log", keeps_work=True)
                 for what, command in steps.items()
             ],
         )
@@ -95,29 +94,37 @@ class CorpusCommands:
         if self._corpus.make:
             return f"mkdir -p {self._folder}\n" + fill(self._corpus.make, f"corpora.{self._name}.make", self.names)
         lines = [f"mkdir -p {text}"]
-        splits = [split for split in SPLITS if split != "test" or not self._corpus.held_out]
-        endings = [self.source, self.target, *(["docids"] if self._find("train.docids") else [])]
-        for split in splits:
-            for ending in endings:
-                file = self._find(f"{split}.{ending}")
-                if file is None:
-                    path = self._texts / self._corpus.text / f"{split}.{ending}"
-                    raise UserError(f"{path} (or .gz) not found: name the folder of the corpora by --texts")
-                first = f" | head -n {self._corpus.first}" if self._corpus.first and split == "train" else ""
-                lines.append(f"gzip -dcf {shlex.quote(str(file))}{first} > {text}/{split}.{ending}")
-        for ending in endings if self._corpus.held_out else []:
+        for name in self._files:
+            first = f" | head -n {self._corpus.first}" if self._corpus.first and name.startswith("train.") else ""
+            # gzip reads NAME.gz where there is no NAME, and copies text that is not compressed.
+            lines.append(f'gzip -dcf "${TEXTS}"/{self._corpus.text}/{name}{first} > {text}/{name}')
+        for ending in self._endings if self._corpus.held_out else []:
             train = f"{text}/train.{ending}"
             lines.append(f"tail -n {self._corpus.held_out} {train} > {text}/test.{ending}")
             lines.append(f"head -n -{self._corpus.held_out} {train} > {train}.part && mv {train}.part {train}")
         return "\n".join(lines)
 
-    def _find(self, name: str) -> Optional[Path]:
-        folder = self._texts / self._corpus.text
-        return next((path for path in (folder / name, folder / f"{name}.gz") if path.exists()), None)
+    @property
+    def _endings(self) -> List[str]:
+        return [self.source, self.target, *(["docids"] if self._corpus.documents else [])]
+
+    @property
+    def _files(self) -> List[str]:
+        splits = [split for split in SPLITS if split != "test" or not self._corpus.held_out]
+        return [f"{split}.{ending}" for split in splits for ending in self._endings]
+
+    def check_texts(self, texts: Path, directory: Path) -> None:
+        """Raise UserError where a file is missing of a text that is still to be read."""
+        if self._corpus.make or has_run(self.job, 0, directory):
+            return
+        for name in self._files:
+            path = texts / self._corpus.text / name
+            if not path.exists() and not path.with_name(f"{name}.gz").exists():
+                raise UserError(f"{path} (or .gz) not found: name the folder of the corpora by --texts")
 
     def _tokenizing(self) -> str:
         return "\n".join(
-            f"sacremoses -l {language} tokenize -x < {self._folder}/text/{split}.{language} "
+            f"sacremoses -l {language} tokenize < {self._folder}/text/{split}.{language} "
             f"> {self._folder}/text/{split}.tok.{language}"
             for split in SPLITS
             for language in (self.source, self.target)
@@ -148,6 +155,8 @@ class CorpusCommands:
         words = f"--nwordssrc {self._corpus.words} --nwordstgt {self._corpus.words}"
         prefixes = " ".join(f"--{split}pref {read % split}" for split in SPLITS)
         return (
+            # fairseq-preprocess does not go on where it was interrupted.
+            f"rm -rf {self._folder}/data-bin\n"
             f"fairseq-preprocess -s {self.source} -t {self.target} --destdir {self._folder}/data-bin {prefixes} "
             f"{'--joined-dictionary' if self._corpus.bpe else words}"
         )
@@ -178,55 +187,49 @@ class PartCommands:
         self.name, self.corpus = name, corpus
         self._plan, self._part, self._more = plan, plan.parts[name], more
 
-    def jobs(self, seed: int, data: Sequence[Job] = ()) -> List[Job]:
-        """The jobs of a seed: a training for each system, after the one that it starts from, then the comparison.
-
-        Args:
-            data: the jobs of the part's corpus
-        """
-        systems: Dict[str, Job] = {}
+    def jobs(self, seed: int) -> List[Job]:
+        """The jobs of a seed: the training of each system, after that of the one that it starts from, and what is done
+        with the model; then the comparison."""
+        trainings: Dict[str, Job] = {}
+        jobs = []
         for name, system in self._part.systems.items():
-            start = [systems[system.starts_from]] if system.starts_from else []
-            systems[name] = self._system(name, system, seed, [*data, *start])
-        scored = [job for name, job in systems.items() if self._part.systems[name].is_scored]
-        return [*systems.values(), self._comparison(seed, scored)]
+            start = [trainings[system.starts_from]] if system.starts_from else []
+            trainings[name] = self._training(name, system, seed, [self.corpus.job, *start])
+            jobs += [trainings[name], *self._evaluation(name, system, seed, trainings[name])]
+        evaluations = [job for job in jobs if job not in trainings.values()]
+        return [*jobs, self._comparison(seed, evaluations)]
 
     def is_finished(self, seed: int, directory: Path) -> bool:
         """Whether a seed's systems were trained, translated, measured and compared as the plan now has it."""
         *systems, comparison = self.jobs(seed)
-        steps = [*(step for job in systems for step in job.steps), comparison.steps[0]]
-        return all(has_run(step, directory) for step in steps)
+        has_all = all(has_run(job, place, directory) for job in systems for place in range(len(job.steps)))
+        return has_all and has_run(comparison, 0, directory)
 
-    def _system(self, name: str, system: System, seed: int, after: Sequence[Job]) -> Job:
+    def _training(self, name: str, system: System, seed: int, after: Sequence[Job]) -> Job:
         folder = system_folder(self.name, seed, name)
-        steps = [
-            Step(
-                "training",
-                self._training(system, seed, folder),
-                f"{folder}/train.log",
-                budget=system.budget or self._more.budget or self._part.budget,
-                keeps_work=True,
-            )
-        ]
-        if system.is_scored:
-            steps += [self._translating(folder, system_folder(self.name, seed, name), "")]
-            for variant, options in system.variants.items():
-                steps.append(self._translating(folder, system_folder(self.name, seed, variant), options))
-        for measure in system.measures:
-            names = {**self.corpus.names, "checkpoint": f"{folder}/{BEST}", "folder": folder}
-            command = fill(self._plan.measures[measure].command, f"measures.{measure}.command", names)
-            steps.append(
-                Step(measure, f"{command} --json {folder}/{slug(measure)}.json", f"{folder}/{slug(measure)}.log")
-            )
-        return Job(f"{self.name}, {name}, seed {seed}", steps, after)
-
-    def _training(self, system: System, seed: int, folder: str) -> str:
         start = (
             f"--warm-start {system_folder(self.name, seed, system.starts_from)}/{BEST}" if system.starts_from else ""
         )
         words = [f"fairseq-train {self.corpus.data} {USER_DIR}", self._part.train, system.train, start]
         words += [f"--seed {seed} --save-dir {folder} {LOGGING}", self._more.train]
-        return _join(words)
+        budget = system.budget or self._more.budget or self._part.budget
+        step = Step("training", _join(words), f"{folder}/train.log", budget, keeps_work=True)
+        return Job(f"{self.name}, {name}, seed {seed}", [step], after)
+
+    def _evaluation(self, name: str, system: System, seed: int, training: Job) -> List[Job]:
+        """Translations and measures of a scored system."""
+        if not system.is_scored:
+            return []
+        folder = system_folder(self.name, seed, name)
+        steps = [self._translating(folder, folder, "")]
+        for variant, options in system.variants.items():
+            steps.append(self._translating(folder, system_folder(self.name, seed, variant), options))
+        for measure in system.measures:
+            names = {**self.corpus.names, "checkpoint": f"{folder}/{BEST}", "folder": folder}
+            command = fill(self._plan.measures[measure].command, f"measures.{measure}.command", names)
+            file = f"{folder}/{slug(measure)}"
+            steps.append(Step(measure, f"{command} --json {file}.json", f"{file}.log"))
+        return [Job(training.name, steps, [training])]
 
     def _translating(self, system: str, row: str, options: str) -> Step:
         words = [f"fairseq-generate {self.corpus.data} {USER_DIR} --path {system}/{BEST} --remove-bpe"]

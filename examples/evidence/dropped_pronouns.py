@@ -49,8 +49,9 @@ def find_examples(source: Sequence[str], target: Sequence[str], documents: Seque
 
 
 def genders(chinese: str) -> List[str]:
-    """The English pronouns of the Chinese ones in a sentence."""
-    return [english for english, character in PRONOUNS.items() if character in chinese]
+    """The English pronouns of the Chinese ones in a sentence; 他 in 他们 (*they*) and in 其他 (*other*) is none."""
+    words = chinese.replace("@@ ", "").split()
+    return [english for english, character in PRONOUNS.items() if character in words]
 
 
 def write_set(folder: Path, examples: Sequence[Example]) -> None:

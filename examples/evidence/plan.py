@@ -23,6 +23,15 @@ def slug(name: str) -> str:
     return "-".join(re.findall(r"[\w.]+", name))
 
 
+def check_folders(section: str, names: Sequence[str], reserved: Sequence[str]) -> None:
+    """Raise ValueError if the names cannot be those of folders or files, or two of them would be the same."""
+    seen = set(reserved)
+    for name in names:
+        if not slug(name) or slug(name) in seen or "$" in name:
+            raise ValueError(f"{section}: {name!r} cannot name a folder of its own: use other words")
+        seen.add(slug(name))
+
+
 class Section(BaseModel):
     """A mapping of the plan, in which every key is known."""
 
@@ -33,8 +42,8 @@ class Corpus(Section):
     """A parallel corpus, from text to binarized data with side streams.
 
     languages: ``zh-en``
-    text: the folder, of those below ``--texts``, of ``{train,valid,test}.{zh,en}``, each perhaps with ``.gz``, and of
-        ``*.docids`` if it has documents
+    text: the folder, of those below ``--texts``, of ``{train,valid,test}.{zh,en}``, each perhaps with ``.gz``
+    documents: whether there are ``*.docids`` too, the name of each line's document
     make: or a command that makes such files in the folder ``text``
     first: how many of the first pairs of train are read; 0 is all
     held_out: how many of the last pairs of train are the test set, of a corpus that has none
@@ -50,6 +59,7 @@ class Corpus(Section):
 
     languages: str = Field(pattern=r"^[^-]+-[^-]+$")
     text: str = ""
+    documents: bool = False
     make: str = ""
     first: int = 0
     held_out: int = 0
@@ -144,9 +154,9 @@ class Part(Section):
             if system.starts_from and system.starts_from not in earlier:
                 raise ValueError(f"systems.{name}.starts_from: no system {system.starts_from!r} before it")
             earlier.append(name)
-        folders = [slug(row) for row in {*self.rows, *self.systems}]
-        if len(set(folders)) != len(folders):
-            raise ValueError("systems: two rows have the same folder; name them in other words")
+        variants = [variant for system in self.systems.values() for variant in system.variants]
+        check_folders("systems", [*self.systems, *variants], ())
+        check_folders("analyses", list(self.analyses), ["comparing", "compare"])
         return self
 
 
@@ -165,6 +175,9 @@ class Plan(Section):
 
     @model_validator(mode="after")
     def _names_are_defined(self) -> Plan:
+        check_folders("corpora", list(self.corpora), ())
+        check_folders("measures", list(self.measures), ["train", "generate", "generated"])
+        check_folders("parts", list(self.parts), ["corpora"])
         for name, part in self.parts.items():
             if part.corpus not in self.corpora:
                 raise ValueError(f"parts.{name}.corpus: no corpus {part.corpus!r}")

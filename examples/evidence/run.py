@@ -23,13 +23,16 @@ import torch
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
-from evidence.commands import CorpusCommands, MoreOptions, PartCommands  # noqa: E402 (it is one folder up)
+from evidence.commands import EXAMPLES, TEXTS, CorpusCommands, MoreOptions, PartCommands  # noqa: E402 (it is one folder up)
 from evidence.plan import Plan, read_plan, slug  # noqa: E402
 from evidence.table import PartResults  # noqa: E402
+from fairseq_ctxgates.analysis.report import write_whole  # noqa: E402
 from fairseq_ctxgates.commands.options import positive  # noqa: E402
 from fairseq_ctxgates.errors import UserError  # noqa: E402
 from fairseq_ctxgates.locks import exclusive  # noqa: E402
 from runner import Console, Job, Runner  # noqa: E402
+
+JOBS_ON_GPU = 4
 
 
 def get_parser() -> argparse.ArgumentParser:
@@ -53,7 +56,8 @@ def get_parser() -> argparse.ArgumentParser:
         type=positive,
         default=None if torch.cuda.is_available() else os.cpu_count(),
         metavar="N",
-        help="how many trainings at once, each with one thread (default: the number of processors; on a GPU 4)",
+        help="how many trainings at once, each with one thread (default: the number of processors; on a GPU "
+        f"{JOBS_ON_GPU})",
     )
     parser.add_argument(
         "--minutes", type=float, metavar="N", help="stop after this time; the same command goes on later"
@@ -82,35 +86,39 @@ class Experiments:
             if name not in plan.parts:
                 raise UserError(f"{args.plan} has no part {name!r}; its parts are {', '.join(plan.parts)}")
         wanted = list(plan.corpora) if args.prepare and not args.parts else [plan.parts[part].corpus for part in names]
-        self._corpora = {
-            name: CorpusCommands(name, plan.corpora[name], args.texts.resolve()) for name in dict.fromkeys(wanted)
-        }
+        self._corpora = {name: CorpusCommands(name, plan.corpora[name]) for name in dict.fromkeys(wanted)}
         more = MoreOptions(args.train, args.budget, args.generate)
         self._parts = {name: PartCommands(name, plan, self._corpora[plan.parts[name].corpus], more) for name in names}
 
     def jobs(self) -> List[Job]:
         """The corpora, then the parts."""
-        data = {name: corpus.job() for name, corpus in self._corpora.items()}
-        jobs = list(data.values())
+        jobs = [corpus.job for corpus in self._corpora.values()]
         if not self._args.prepare:
             for name, part in self._parts.items():
-                for seed in self._args.seeds or self._plan.parts[name].seeds:
-                    jobs += part.jobs(seed, [data[self._plan.parts[name].corpus]])
+                for seed in dict.fromkeys(self._args.seeds or self._plan.parts[name].seeds):
+                    jobs += part.jobs(seed)
         return jobs
+
+    def check_texts(self) -> None:
+        """Raise UserError where a text is missing that is still to be read."""
+        for corpus in self._corpora.values():
+            corpus.check_texts(self._args.texts.resolve(), self._directory)
 
     def report(self, console: Console) -> None:
         """Print and keep the table of each part of which a seed is finished."""
         for name, part in self._parts.items():
             seeds = sorted({*self._plan.parts[name].seeds, *(self._args.seeds or [])})
             results = PartResults(part, self._plan, seeds, self._directory)
+            folder = self._directory / slug(name)
+            files = {"json": folder / "table.json", "csv": folder / "table.csv", "figure": folder / "curves.png"}
             if not results.seeds:
                 console.say(f"\n{name}: no seed is finished")
+                for path in (folder / "table.txt", *files.values()):  # of an earlier plan
+                    path.unlink(missing_ok=True)
                 continue
             result = results.result()
-            folder = self._directory / slug(name)
             console.say(f"\n{result.text()}")
-            (folder / "table.txt").write_text(result.text() + "\n", encoding="utf-8")
-            files = {"json": folder / "table.json", "csv": folder / "table.csv", "figure": folder / "curves.png"}
+            write_whole(folder / "table.txt", f"{result.text()}\n".encode())
             result.write(argparse.Namespace(**files))
 
 
@@ -139,12 +147,26 @@ def run(args: argparse.Namespace) -> None:
             for step in job.steps:
                 console.say(step.shell_command)
         return
+    experiments.check_texts()
     directory.mkdir(parents=True, exist_ok=True)
+    environment = {TEXTS: str(args.texts.resolve()), EXAMPLES: str(HERE.parent)}
+    if torch.cuda.device_count() > 1:
+        environment["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    runner = Runner(
+        directory,
+        console,
+        environment,
+        at_once=args.jobs or JOBS_ON_GPU,
+        goes_on=True,
+        seconds=math.inf if args.minutes is None else 60 * args.minutes,
+    )
     with exclusive(directory / ".lock", f"another run writes to {directory}"):
         console.say(f"$ cd {shlex.quote(str(directory))}")
-        seconds = math.inf if args.minutes is None else 60.0 * args.minutes
+        for name in (TEXTS, EXAMPLES):
+            console.say(f"$ export {name}={shlex.quote(environment[name])}")
         try:
-            Runner(directory, console, at_once=args.jobs or 4, goes_on=True, seconds=seconds).run(experiments.jobs())
+            if not runner.run(experiments.jobs()):
+                console.say(f"stopped after {console.seconds:.0f} s; the same command goes on")
         finally:
             if not args.prepare:
                 experiments.report(console)

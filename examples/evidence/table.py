@@ -21,6 +21,7 @@ from evidence.plan import Part, Plan, slug
 from fairseq_ctxgates.analysis.figures import colour, legend_above, new_figure
 from fairseq_ctxgates.analysis.report import Cell, Result, Table
 from fairseq_ctxgates.analysis.systems import add_reference_options, bleu_metric
+from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import read_lines
 from runner import Step, read_record
 
@@ -33,9 +34,11 @@ STOPPED_EARLY = "early stop since valid performance hasn't improved"  # in the l
 
 
 class Validation(NamedTuple):
-    """The loss on valid, in bits a token without label smoothing, after a number of updates."""
+    """The losses on valid after a number of updates, in bits a token: that which chooses the best checkpoint, and that
+    without label smoothing."""
 
     updates: int
+    loss: float
     nll: float
 
 
@@ -55,16 +58,21 @@ class Training:
     @property
     def best(self) -> Validation:
         """The validation whose model was kept."""
-        return min(self.curve, key=lambda validation: validation.nll)
+        return min(reversed(self.curve), key=lambda validation: validation.loss)
 
 
 def read_training(directory: Path, folder: str) -> Training:
     """The training in a folder."""
     log = (directory / folder / "train.log").read_text(encoding="utf-8", errors="replace")
-    reports = [json.loads(line) for line in re.findall(r"\| valid \| (\{.*\})", log)]
-    curve = {int(one["valid_num_updates"]): float(one["valid_nll_loss"]) for one in reports}
-    seconds = read_record(directory, Step("", "", f"{folder}/train.log")).seconds
-    return Training([Validation(*point) for point in sorted(curve.items())], STOPPED_EARLY in log, seconds)
+    curve = {}  # a training that was interrupted may validate twice after the same updates
+    for line in re.findall(r"\| valid \| (\{.*\})", log):
+        report = json.loads(line)
+        updates = int(report["valid_num_updates"])
+        curve[updates] = Validation(updates, float(report["valid_loss"]), float(report["valid_nll_loss"]))
+    has_converged = log.rfind(STOPPED_EARLY) > log.rfind("| valid | ")  # and was not trained on
+    record = read_record(directory, Step("", "", f"{folder}/train.log"))
+    assert record is not None  # of a training that is finished
+    return Training([curve[updates] for updates in sorted(curve)], has_converged, record.seconds)
 
 
 def mixed_bootstrap(
@@ -73,9 +81,10 @@ def mixed_bootstrap(
     """The probability that a difference between two systems, each trained with several seeds, is due to chance.
 
     A resample draws seeds and sentences, the same for both systems; its difference is that of the systems' mean scores
-    over the seeds drawn. p is the share of resamples whose difference is as far from their mean as the observed
-    difference is from zero, as in sacreBLEU's paired bootstrap. Three seeds make few different draws, so p over seeds
-    is to be read beside the p of each seed.
+    over the seeds drawn. Draws of n seeds vary too little by the factor (n - 1) / n; what a draw changes is widened by
+    its root. p is the share of resamples whose difference is as far from their mean, to either side, as the observed
+    difference is from zero; sacreBLEU's paired bootstrap counts one side, which is about half of that. Over few seeds p
+    is rough: read it beside the p of each seed.
 
     Args:
         baseline, system: sufficient statistics of the metric, (seeds, sentences, quantities)
@@ -89,16 +98,15 @@ def mixed_bootstrap(
     def difference(times: Any, drawn: Any) -> float:
         return mean_score(times @ system[drawn]) - mean_score(times @ baseline[drawn])
 
+    def resample() -> float:
+        times = np.bincount(rng.integers(sentences, size=sentences), minlength=sentences)
+        of_all = difference(times, np.arange(seeds))
+        if seeds == 1:
+            return of_all
+        return of_all + np.sqrt(seeds / (seeds - 1)) * (difference(times, rng.integers(seeds, size=seeds)) - of_all)
+
     observed = difference(np.ones(sentences, int), np.arange(seeds))
-    resampled = np.array(
-        [
-            difference(
-                np.bincount(rng.integers(sentences, size=sentences), minlength=sentences),
-                rng.integers(seeds, size=seeds),
-            )
-            for _ in range(resamples)
-        ]
-    )
+    resampled = np.array([resample() for _ in range(resamples)])
     as_far = np.abs(resampled - resampled.mean()) >= abs(observed)
     return float((as_far.sum() + 1) / (resamples + 1))
 
@@ -261,8 +269,8 @@ class PartResults:
             headline=f"{self._commands.name} (test of {self._part.corpus}, seeds {seeds}): {self._part.question}",
             footer=[
                 "means over the seeds; ±: half of the 95% interval within a seed; s.d.: standard deviation over seeds",
-                f"p: of the difference to {rows[0].name}, by paired bootstrap within each seed",
-                "p of all: the same by a bootstrap that draws seeds and sentences",
+                f"p: of the difference to {rows[0].name}, by sacreBLEU's paired bootstrap within each seed (one-sided)",
+                "p of all: by a bootstrap that draws seeds and sentences (two-sided); rough where there are few seeds",
                 "updates and nll (on valid, in bits a token): of the best validation; converged: stopped by --patience",
                 *(f"{metric}: {signature}" for metric, signature in self.signatures.items()),
             ],
@@ -277,10 +285,18 @@ def without_empty_columns(table: Table) -> Table:
 
 
 def look_up(report: Any, path: str) -> Optional[float]:
-    """The number in a JSON report to which keys lead, joined by dots; those of a list are positions."""
+    """The number in a JSON report to which keys lead, joined by dots; those of a list are positions.
+
+    Raises:
+        UserError: there is no such key
+    """
+    found = report
     for key in path.split("."):
-        report = report[int(key)] if isinstance(report, list) else report[key]
-    return None if report is None else float(report)
+        try:
+            found = found[int(key)] if isinstance(found, list) else found[key]
+        except (KeyError, ValueError, IndexError, TypeError) as error:
+            raise UserError(f"the plan's column {path!r} is not in the measure's JSON: there is no {key!r}") from error
+    return None if found is None else float(found)
 
 
 def curves_figure(rows: Sequence[Row], title: str) -> Figure:
@@ -290,8 +306,8 @@ def curves_figure(rows: Sequence[Row], title: str) -> Figure:
     trained = [row for row in rows if row.trainings]
     for number, row in enumerate(trained):
         for seed, training in enumerate(row.trainings):
-            updates, losses = zip(*training.curve)
-            axes.plot(updates, losses, color=colour(number), marker=".", label=row.name if seed == 0 else None)
+            updates, _, nll = zip(*training.curve)
+            axes.plot(updates, nll, color=colour(number), marker=".", label=row.name if seed == 0 else None)
     axes.set_xlabel("updates")
     axes.set_ylabel("bits a token")
     legend_above(axes)

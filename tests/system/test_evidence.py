@@ -16,6 +16,7 @@ from sacrebleu.metrics import BLEU
 
 from evidence import dropped_pronouns, run, table
 from evidence.plan import read_plan
+from fairseq_ctxgates.analysis.compare import paired_bootstrap
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.smoothing.context_aware_smoothing import ContextAwareSmoothing
 from runner import Record
@@ -79,7 +80,9 @@ def test_a_plan_is_read_and_changed_by_one_that_includes_it(tmp_path: Path) -> N
         ("[gates]", "[gtaes]", r"parts\.first\.systems\.gated\.measures: no measure 'gtaes'"),
         ("${options.size}", "${options.sise}", "options.sise"),
         ("plain: {train", "gated!: {train", "starts_from: no system"),
-        ("starts_from: plain, ", "variants: {plain!: --beam 1}, ", "two rows have the same folder"),
+        ("starts_from: plain, ", "variants: {plain!: --beam 1}, ", r"systems: 'plain!' cannot name a folder"),
+        ("  first:", "  corpora:", r"parts: 'corpora' cannot name a folder"),
+        ("{gates: {command", "{train: {command", r"measures: 'train' cannot name a folder"),
         ("budget:", "seeds: [1, 1]\n    budget:", "give each seed once"),
         ("options: {", "options: [", "plan.yaml"),
         ("options: {size", "include: [plan.yaml]\noptions: {size", "includes itself"),
@@ -137,7 +140,13 @@ def commands_of(plan: Path, folder: Path, capsys: pytest.CaptureFixture[str]) ->
             for ending in ENDINGS:
                 (folder / corpus / f"{split}.{ending}").write_text("a line\n" * 10)
     run.main([str(plan), "--texts", str(folder), "--dry-run"])
-    return record(capsys.readouterr().out, folder, silenced=["python"])
+    made = folder / "corpora" / "toy" / "text"  # which the plan makes by Python
+    made.mkdir(parents=True)
+    for split in ("train", "valid", "test"):
+        for ending in ("en", "de"):
+            (made / f"{split}.{ending}").touch()
+    variables = {"TEXTS": str(folder), "EXAMPLES": str(ROOT / "examples")}
+    return record(capsys.readouterr().out, folder, silenced=["python"], **variables)
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.stem)
@@ -184,6 +193,8 @@ def test_tanaka_has_the_slides_systems_and_those_that_add(tmp_path: Path, capsys
 
 def test_pronouns_that_the_source_leaves_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [  # document, source, target
+        ("0", "他@@ 们 来 了", "they came ."),
+        ("0", "走 了 其他", "he left ."),  # 他 is in words that are no pronoun
         ("a", "他 来 了", "he came ."),
         ("a", "走 了", "he left ."),  # the antecedent stands before
         ("a", "她 走 了", "she left ."),  # not left out
@@ -197,35 +208,39 @@ def test_pronouns_that_the_source_leaves_out(tmp_path: Path, capsys: pytest.Capt
         for name, column in ((f"text/{split}.docids", 0), (f"{split}.bpe.zh", 1), (f"{split}.bpe.en", 2)):
             (tmp_path / name).write_text("".join(f"{line[column]}\n" for line in chosen))
     dropped_pronouns.main([str(tmp_path), str(tmp_path / "sets")])
-    assert capsys.readouterr().out == "3 examples, 2 of them with an antecedent in the preceding sentence\n"
+    assert capsys.readouterr().out == "4 examples, 2 of them with an antecedent in the preceding sentence\n"
 
     def side(name: str) -> List[str]:
         return (tmp_path / "sets" / name).read_text().splitlines()
 
-    assert side("dropped/reference") == ["he left .", "it 's good .", "here it is"]
-    assert side("dropped/wrong1") == ["she left .", "he 's good .", "here he is"]
-    assert side("dropped/wrong2") == ["it left .", "she 's good .", "here she is"]
+    assert side("dropped/reference") == ["he left .", "he left .", "it 's good .", "here it is"]
+    assert side("dropped/wrong1") == ["she left .", "she left .", "he 's good .", "here he is"]
+    assert side("dropped/wrong2") == ["it left .", "it left .", "she 's good .", "here she is"]
     assert side("antecedent/preceding") == ["他 来 了", "它"] and side("antecedent/source") == ["走 了", "在 这"]
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
-def valid_line(updates: int, nll: float) -> str:
-    entry = json.dumps({"epoch": 1, "valid_nll_loss": str(nll), "valid_num_updates": str(updates)})
-    return f"2026-01-01 | INFO | valid | {entry}\n"
+def valid_line(updates: int, loss: float, nll: float) -> str:
+    entry = {"epoch": 1, "valid_loss": str(loss), "valid_nll_loss": str(nll), "valid_num_updates": str(updates)}
+    return f"2026-01-01 | INFO | valid | {json.dumps(entry)}\n"
 
 
 def test_a_training_is_read_from_its_log(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     log = tmp_path / "a" / "train.log"
-    log.write_text(valid_line(10, 5.5) + valid_line(20, 4.25) + valid_line(20, 4.25) + valid_line(30, 4.5))
-    (tmp_path / "a" / "train.log.json").write_text(json.dumps(Record("train", "", 12.5, True)._asdict()))
+    lines = [valid_line(10, 6.0, 5.5), valid_line(20, 5.0, 4.25), valid_line(20, 5.0, 4.25), valid_line(30, 5.5, 4.0)]
+    log.write_text("".join(lines))
+    (tmp_path / "a" / "train.log.json").write_text(json.dumps(Record("train", "", "", 12.5, True)._asdict()))
     training = table.read_training(tmp_path, "a")
-    assert training.curve == [(10, 5.5), (20, 4.25), (30, 4.5)] and training.best == (20, 4.25)
+    assert training.curve == [(10, 6.0, 5.5), (20, 5.0, 4.25), (30, 5.5, 4.0)]
+    assert training.best == (20, 5.0, 4.25)  # by the loss, as fairseq chooses its best checkpoint
     assert training.seconds == 12.5 and not training.has_converged
     log.write_text(log.read_text() + "early stop since valid performance hasn't improved for last 3 runs\n")
     assert table.read_training(tmp_path, "a").has_converged
+    log.write_text(log.read_text() + valid_line(40, 4.0, 3.5))  # trained on
+    assert not table.read_training(tmp_path, "a").has_converged
 
 
 class Total:
@@ -261,12 +276,45 @@ def test_mixed_bootstrap_of_one_seed_is_that_of_sentences() -> None:
     assert p == pytest.approx(expected, abs=0.04)
 
 
-def test_the_observed_difference_is_that_of_sacrebleu() -> None:
-    """Equal translations of two seeds: p is 1, so the statistics are those that the metric reads."""
+def test_mixed_bootstrap_of_one_seed_agrees_with_sacrebleus() -> None:
+    rng = np.random.default_rng(4)
+    words = np.array(list("abcdefgh"))
+    reference = [" ".join(rng.choice(words, 9)) for _ in range(200)]
+
+    def translate(errors: int) -> List[str]:
+        lines = [line.split() for line in reference]
+        for line in lines:
+            for place in rng.integers(9, size=errors):
+                line[place] = str(rng.choice(words))
+        return [" ".join(line) for line in lines]
+
     metric = BLEU(tokenize="none")
-    reference = ["a b c d e", "f g h i j k"]
-    statistics = np.array([metric._extract_corpus_statistics(reference, [reference])] * 2)
-    assert table.mixed_bootstrap(statistics, statistics, metric, resamples=20) == 1.0
+    systems = [("first", translate(3)), ("second", translate(3))]
+    scores = paired_bootstrap(systems, [reference], {"BLEU": metric})
+    expected = scores.by_metric["BLEU"][1].p
+    statistics = [np.array([metric._extract_corpus_statistics(text, [reference])]) for _, text in systems]
+    p = table.mixed_bootstrap(statistics[0], statistics[1], metric)
+    assert expected is not None and 0.01 < expected < 0.5
+    assert p / 2 == pytest.approx(expected, abs=0.05)  # sacreBLEU counts one side
+
+
+def test_seeds_alone_seldom_give_a_small_p() -> None:
+    """There is no true difference, and the seeds differ as much as the sentences make them."""
+    rng = np.random.default_rng(5)
+    below = 0
+    for _ in range(200):
+        seeds = rng.normal(0, 0.5, size=(3, 1, 1))
+        differences = seeds + rng.normal(0, 5, size=(1, 100, 1))
+        below += table.mixed_bootstrap(np.zeros((3, 100, 1)), differences / 100, TOTAL, resamples=200) < 0.05
+    assert below / 200 < 0.12
+
+
+def test_a_column_that_is_not_there_is_named() -> None:
+    report = {"all": {"mean": 0.5}, "systems": [{"x": None}]}
+    assert table.look_up(report, "all.mean") == 0.5 and table.look_up(report, "systems.0.x") is None
+    for path, key in (("all.maen", "maen"), ("systems.1.x", "1"), ("systems.x", "x"), ("all.mean.x", "x")):
+        with pytest.raises(UserError, match=f"column '{path}' is not in the measure's JSON: there is no '{key}'"):
+            table.look_up(report, path)
 
 
 def test_columns_without_a_value_are_not_printed() -> None:
@@ -286,6 +334,7 @@ def test_smoke(
     for name, value in warm_python.environment(CUDA_VISIBLE_DEVICES="").items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "executable", warm_python.python)
+    monkeypatch.setattr("runner.ending_with_parent", list)  # which needs a Python that is not warm
     directory = tmp_path / "evidence"
     options = [str(SMOKE), "--directory", str(directory), "--jobs", "2"]
     run.main([*options, "--seeds", "1"])
@@ -314,5 +363,10 @@ def test_smoke(
     # A seed whose plan has changed is not reported.
     changed = tmp_path / "changed.yaml"
     changed.write_text(f"include: [{SMOKE}]\nparts: {{gates: {{generate: --beam 1}}}}\n")
-    with pytest.raises(SystemExit, match="stopped after"):
-        run.main([str(changed), *options[1:], "--minutes", "0"])
+    run.main([str(changed), *options[1:], "--minutes", "0"])
+    assert "gates: no seed is finished" in capsys.readouterr().out
+    assert not (directory / "gates" / "table.json").exists()
+    # A model that was made with other options is kept.
+    changed.write_text(f"include: [{SMOKE}]\nparts: {{gates: {{train: --lr 1}}}}\n")
+    with pytest.raises(SystemExit, match="transformer, seed 1: training was begun by"):
+        run.main([str(changed), *options[1:]])

@@ -12,16 +12,22 @@ from typing import Any
 
 import pytest
 
-from runner import Console, Job, Runner, Step, progress_of, read_record
+from runner import Console, Job, Record, Runner, Step, has_run, progress_of, read_record
 
 pytestmark = pytest.mark.process
 
 
 def run_jobs(directory: Path, *jobs: Job, **options: Any) -> str:
-    """Run the jobs; what was printed."""
+    """Run the jobs to their end; what was printed."""
     output = io.StringIO()
-    Runner(directory, Console(output), **options).run(jobs)
+    assert Runner(directory, Console(output), **options).run(jobs)
     return output.getvalue()
+
+
+def record_of(directory: Path, step: Step) -> Record:
+    record = read_record(directory, step)
+    assert record is not None
+    return record
 
 
 def step(command: str, log: str = "a.log", **options: Any) -> Step:
@@ -108,28 +114,63 @@ def test_what_reads_the_files_of_a_changed_step_runs_again(tmp_path: Path) -> No
     assert (tmp_path / "all").read_text() == "1\n2\n"
 
 
+def test_what_follows_runs_again_also_if_the_run_ended_between(tmp_path: Path) -> None:
+    """A training with a larger budget is done, and the process was killed before the model was used."""
+
+    def job(budget: str) -> Job:
+        model = step("echo", "model", budget=budget, keeps_work=True)
+        return Job("system", [model, step("tail -n 1 model >> used", "b.log")])
+
+    run_jobs(tmp_path, job("1"))
+    run_jobs(tmp_path, Job("system", job("2").steps[:1]))
+    assert has_run(job("1"), 1, tmp_path) and not has_run(job("2"), 1, tmp_path)
+    run_jobs(tmp_path, job("2"))
+    assert (tmp_path / "used").read_text() == "1\n2\n"
+
+
+def test_a_step_that_was_killed_is_not_done(tmp_path: Path) -> None:
+    job = Job("data", [step("test -e file || { touch file; kill -KILL $$; }")])
+    with pytest.raises(SystemExit, match="failed with status -9"):
+        run_jobs(tmp_path, job)
+    assert not record_of(tmp_path, job.step).done
+    run_jobs(tmp_path, Job("data", job.steps))
+    assert record_of(tmp_path, job.step).done
+
+
 def test_work_of_another_command_is_kept(tmp_path: Path) -> None:
     run_jobs(tmp_path, Job("model", [step("echo 1 > model", "models/a.log", keeps_work=True)]))
     other = Job("model", [step("echo 2 > model", "models/a.log", keeps_work=True)])
-    with pytest.raises(SystemExit, match=r"(?s)model: working was begun by another command:.*Remove .*models"):
+    with pytest.raises(SystemExit, match=r"(?s)model: working was begun by\n.*echo 2 > model\.\nRemove .*models"):
         run_jobs(tmp_path, Job("before", [step("touch before", "b.log")]), other)
     assert (tmp_path / "model").read_text() == "1\n" and not (tmp_path / "before").exists()
 
 
-def test_a_larger_budget_goes_on(tmp_path: Path) -> None:
+def test_work_on_other_data_is_kept(tmp_path: Path) -> None:
+    def jobs(number: int) -> tuple[Job, Job]:
+        data = Job("data", [step(f"echo {number} > data")])
+        return data, Job("model", [step("cp data model", "models/a.log", keeps_work=True)], [data])
+
+    run_jobs(tmp_path, *jobs(1))
+    with pytest.raises(SystemExit, match="model: working was begun after other commands than those that would now run"):
+        run_jobs(tmp_path, *jobs(2))
+    assert (tmp_path / "data").read_text() == "1\n"
+
+
+def test_a_larger_budget_goes_on_and_a_smaller_one_is_refused(tmp_path: Path) -> None:
     for budget in ("--max-epoch 1", "--max-epoch 2", "--max-epoch 2"):
         run_jobs(tmp_path, Job("model", [step("echo", budget=budget, keeps_work=True)]))
     assert (tmp_path / "a.log").read_text() == "--max-epoch 1\n--max-epoch 2\n"
+    with pytest.raises(SystemExit, match="has had --max-epoch 2, more than --max-epoch 1"):
+        run_jobs(tmp_path, Job("model", [step("echo", budget="--max-epoch 1", keeps_work=True)]))
 
 
 def test_the_time_of_an_interrupted_step_counts(tmp_path: Path) -> None:
     work = step("test -e file || { touch file; sleep 60; }", keeps_work=True)
-    with pytest.raises(SystemExit, match="stopped after [12] s; the same command goes on"):
-        run_jobs(tmp_path, Job("model", [work]), seconds=1.0)
-    interrupted = read_record(tmp_path, work)
+    assert not Runner(tmp_path, Console(io.StringIO()), seconds=1.0).run([Job("model", [work])])
+    interrupted = record_of(tmp_path, work)
     assert not interrupted.done and 1 < interrupted.seconds < 30
     run_jobs(tmp_path, Job("model", [work]))
-    done = read_record(tmp_path, work)
+    done = record_of(tmp_path, work)
     assert done.done and done.seconds > interrupted.seconds
 
 
