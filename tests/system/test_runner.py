@@ -92,6 +92,7 @@ def test_a_job_waits_for_those_that_it_needs(tmp_path: Path) -> None:
 def test_only_so_many_run_at_once(tmp_path: Path) -> None:
     busy = "test ! -e busy; touch busy; sleep 0.5; rm busy"
     run_jobs(tmp_path, *(Job(name, [step(busy, name)]) for name in "abc"), at_once=1)
+    assert all(record_of(tmp_path, step(busy, name)).done for name in "abc")  # none met a busy one
 
 
 def test_what_has_run_is_not_run_again(tmp_path: Path) -> None:
