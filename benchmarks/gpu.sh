@@ -42,13 +42,13 @@ step() { # NAME COMMAND...: run a command that writes RESULTS/NAME, or, with no 
 }
 
 step tests.txt "$python" -m pytest -q -p no:cacheprovider ${PYTEST_OPTIONS:-} "$here/../tests/models/test_mixed_precision.py"
-size=${SIZE:---encoder-layers 6 --decoder-layers 6 --encoder-embed-dim 512 --decoder-embed-dim 512
+size=${SIZE:---share-all-embeddings --encoder-layers 6 --decoder-layers 6 --encoder-embed-dim 512 --decoder-embed-dim 512
     --encoder-ffn-embed-dim 2048 --decoder-ffn-embed-dim 2048 --encoder-attention-heads 8 --decoder-attention-heads 8}
 architectures=${ARCHITECTURES:-context_transformer rcg_transformer isg_transformer fra_transformer car_transformer}
 for precision in "" --bf16; do
     for arch in $architectures; do
         name=speed.$arch${precision/--/.}.json
-        step "$name" "$python" "$here/transformer_speed.py" "$work/corpora/captions/data-bin" -s en -t de --arch "$arch" --size "$size" \
+        step "$name" "$python" -m benchmarks.transformer_speed "$work/corpora/captions/data-bin" -s en -t de --arch "$arch" --size "$size" \
             --json "$results/$name" $precision ${SPEED_OPTIONS:-}
     done
 done

@@ -3,41 +3,30 @@
     python -m benchmarks.rnnsearch_speed data-bin/X -s de -t en [--json speed.json]
 
 ``lstm`` has a bidirectional encoder and, like RNNSearch, one layer each in encoder and decoder and the same embedding
-and hidden sizes. The method is that of ``transformer_speed.py``. Multiply-adds are counted on the CPU; the
-element-wise work of attention (tanh in RNNSearch, products in ``lstm``) is not.
+and hidden sizes. The method is that of ``transformer_speed.py``. The element-wise work of attention (tanh in RNNSearch,
+products in ``lstm``) does not count as multiply-adds.
 """
 
-import argparse
-import logging
-from functools import partial
-from typing import Any, Callable, Dict, List
+from argparse import Namespace
+from itertools import chain
+from typing import Any, Dict, List
 
-import torch
-from fairseq import utils
+from fairseq import tasks
 
-from benchmarks.transformer_speed import (
-    System,
-    build_system,
-    compare_speed,
-    decode,
-    first_batches,
-    forward,
-    get_parser,
-    multiply_adds,
-    report,
-    train_on,
-)
+from benchmarks.timing import SystemProcess, Work, compare_speed, get_parser, report
+from benchmarks.transformer_speed import build_system, first_batches, parse, work_of
 
+OURS = "--task context_translation "
 SYSTEMS = {
     "lstm": "--arch lstm --encoder-bidirectional --decoder-out-embed-dim {output_dim}",
-    "rnnsearch": "--arch rnnsearch",
-    "with feedback attention": "--arch rnnsearch --feedback-attention",
-    "with context gate source": "--arch rnnsearch --context-gate source",
-    "with context gate target": "--arch rnnsearch --context-gate target",
-    "with context gate both": "--arch ctxgate_rnnsearch",
-    "with inter-sentence gate": "--task context_translation --arch isg_rnnsearch",
-    "with smoothing fcwm": "--arch car_rnnsearch --smoothing fcwm --smoothing-side both --smoothing-words all",
-    "with smoothing ccwm": "--arch car_rnnsearch --smoothing ccwm --smoothing-side both --smoothing-words all",
+    "rnnsearch": OURS + "--arch rnnsearch",
+    "with feedback attention": OURS + "--arch rnnsearch --feedback-attention",
+    "with context gate source": OURS + "--arch rnnsearch --context-gate source",
+    "with context gate target": OURS + "--arch rnnsearch --context-gate target",
+    "with context gate both": OURS + "--arch ctxgate_rnnsearch",
+    "with inter-sentence gate": OURS + "--arch isg_rnnsearch",
+    "with smoothing fcwm": OURS + "--arch car_rnnsearch --smoothing fcwm --smoothing-side both --smoothing-words all",
+    "with smoothing ccwm": OURS + "--arch car_rnnsearch --smoothing ccwm --smoothing-side both --smoothing-words all",
 }
 PAIRS = (
     ("lstm", "rnnsearch"),
@@ -52,51 +41,39 @@ PAIRS = (
 )
 
 
-def add_preceding(batches: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
-    """The batches with another sentence's source as the preceding sentence, for the models that read one."""
-    for batch in batches:
+def arguments_of(name: str, args: Namespace) -> List[str]:
+    """The system's own options of fairseq-train."""
+    return SYSTEMS[name].format(output_dim=args.hidden_size // 2).split()  # as wide as RNNSearch's maxout layer
+
+
+def build(name: str, args: Namespace) -> Dict[str, Work]:
+    """The work of a system. The batches are fairseq's own, with another sentence's source as the preceding sentence."""
+    system = build_system(name, arguments_of(name, args), args)
+    task = tasks.setup_task(parse(arguments_of("lstm", args), args).task)
+    task.load_dataset("train")
+    batches = first_batches(task, args)
+    for batch in chain(*batches):
         batch["net_input"]["preceding_tokens"] = batch["net_input"]["src_tokens"].roll(1, dims=0)
-    return batches
+    return work_of(system, batches, args)
 
 
-def compare_pair(args: argparse.Namespace, names: List[str]) -> List[Dict[str, Any]]:
+def compare_pair(args: Namespace, first: str, second: str) -> List[Dict[str, Any]]:
     """The speeds of training and decoding of two systems."""
-    size = f"--encoder-embed-dim {args.embed_dim} --encoder-hidden-size {args.hidden_size} "
-    size += f"--decoder-embed-dim {args.embed_dim} --decoder-hidden-size {args.hidden_size} --dropout 0.1"
-    common = [args.data, "-s", args.source_lang, "-t", args.target_lang, *size.split()]
-    common += ["--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1"]
-    common += ["--max-tokens", str(args.max_tokens)]
-
-    def arguments_of(name: str) -> str:
-        return SYSTEMS[name].format(output_dim=args.hidden_size // 2)  # as RNNSearch's maxout layer
-
-    first, second = (build_system(name, [*common, *arguments_of(name).split()], "cpu") for name in names)
-    first.task.load_dataset("train")
-    training = add_preceding(first_batches(first.task, args.batches, args.max_tokens, "cpu"))
-    decoding = add_preceding(first_batches(first.task, 1, args.max_tokens // args.beam, "cpu"))
-    counts: Dict[str, Dict[str, int]] = {"training": {}, "decoding": {}}
-    for system in (first, second):
-        counts["training"][system.name] = sum(3 * multiply_adds(partial(forward, system, batch)) for batch in training)
-        counts["decoding"][system.name] = multiply_adds(partial(decode, system, decoding, args.beam, args.length))
-        system.model.to(args.device)
-    training, decoding = utils.apply_to_sample(lambda x: x.to(args.device), [training, decoding])
-    runs: Dict[str, Callable[[System], int]] = {
-        "training": lambda system: train_on(system, training),
-        "decoding": lambda system: decode(system, decoding, args.beam, args.length),
-    }
-    return [compare_speed(what, first, second, run, counts[what], args.blocks) for what, run in runs.items()]
+    with SystemProcess(first, build, first, args) as one, SystemProcess(second, build, second, args) as other:
+        return [compare_speed(what, one, other, args.blocks) for what in ("training", "decoding")]
 
 
 def main() -> None:
     """Compare every pair, print and store the results."""
-    logging.disable(logging.INFO)
     parser = get_parser(__doc__, batches=1)
     parser.add_argument("--embed-dim", type=int, default=620, help="of every model (default: the papers' 620)")
     parser.add_argument("--hidden-size", type=int, default=1000, help="of every model (default: the papers' 1000)")
     args = parser.parse_args()
-    if args.threads:
-        torch.set_num_threads(args.threads)
-    results = [result for names in PAIRS for result in compare_pair(args, list(names))]
+    args.bf16 = False
+    args.size = f"--encoder-embed-dim {args.embed_dim} --encoder-hidden-size {args.hidden_size} "
+    args.size += f"--decoder-embed-dim {args.embed_dim} --decoder-hidden-size {args.hidden_size} --dropout 0.1 "
+    args.size += "--criterion label_smoothed_cross_entropy"
+    results = [result for first, second in PAIRS for result in compare_pair(args, first, second)]
     size = f"embedding {args.embed_dim}, hidden {args.hidden_size}, {args.max_tokens} tokens a batch, beam {args.beam}"
     report(results, args, size)
 

@@ -38,6 +38,7 @@ from fairseq_ctxgates.models.decoder_layer import ContextDecoderLayer
 from fairseq_ctxgates.models.presets import register_presets
 from fairseq_ctxgates.models.transformer_config import ContextTransformerConfig, transformer_config
 from fairseq_ctxgates.modules.attention import IncrementalState
+from fairseq_ctxgates.modules.beams import sentences_of_beams
 from fairseq_ctxgates.modules.dropout import replace_dropout
 from fairseq_ctxgates.modules.linear import replace_linear
 from fairseq_ctxgates.parts import embed_words
@@ -46,6 +47,9 @@ from fairseq_ctxgates.parts import embed_words
 FAIRSEQ_ENCODER_OUT = frozenset(
     "encoder_out encoder_padding_mask encoder_embedding encoder_states fc_results src_tokens src_lengths".split()
 )
+
+# What beams of a sentence share of it, beside encodings and padding masks.
+SHARED = frozenset({"encoder_embedding", "encoder_states"})
 
 
 class ContextEncoderLayer(EncoderLayer):
@@ -157,9 +161,15 @@ class ContextTransformerEncoder(TransformerEncoderBase):
         }
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        reordered: EncoderOut = super().reorder_encoder_out(encoder_out, new_order)
-        for name, tensor in added_tensors(encoder_out, FAIRSEQ_ENCODER_OUT).items():
-            reordered[name] = [tensor.index_select(1 if name.endswith("_out") else 0, new_order)]
+        """Reorder the rows, as a beam search asks for. Beams of one sentence share its encodings."""
+        sentence_count, row_count = encoder_out["encoder_out"][0].size(1), len(encoder_out["src_lengths"][0])
+        sentences = sentences_of_beams(new_order, sentence_count, row_count)
+        reordered = {}
+        for name, tensors in encoder_out.items():
+            is_shared = name in SHARED or name.endswith(("_out", "_padding_mask"))
+            chosen = sentences if is_shared else new_order
+            batch = 1 if name.endswith("_out") or name == "encoder_states" else 0
+            reordered[name] = tensors if chosen is None else [one.index_select(batch, chosen) for one in tensors]
         return reordered
 
 

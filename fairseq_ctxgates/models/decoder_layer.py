@@ -10,7 +10,7 @@ from torch import Tensor
 from fairseq_ctxgates.compat import TransformerConfig, TransformerDecoderLayerBase
 from fairseq_ctxgates.mechanism import Mechanism
 from fairseq_ctxgates.models.context_model import single_part
-from fairseq_ctxgates.modules.attention import EncodedSentence, IncrementalState, attend
+from fairseq_ctxgates.modules.attention import EncodedSentence, IncrementalState, SentenceAttention, attend
 from fairseq_ctxgates.modules.norm_order import NormOrder, SublayerNorm
 from fairseq_ctxgates.modules.quantization_noise import add_quantization_noise
 from fairseq_ctxgates.parts import Connection, LayerInput, Part, Parts, ResidualConnection, Returned
@@ -42,6 +42,20 @@ class ContextDecoderLayer(TransformerDecoderLayerBase):
         for part in every_part:
             add_quantization_noise(part, cfg.quant_noise.pq, cfg.quant_noise.pq_block_size)
 
+    def build_encoder_attention(self, embed_dim: int, cfg: TransformerConfig) -> SentenceAttention:
+        """As fairseq's, of the class that beams share."""
+        return SentenceAttention(
+            embed_dim,
+            cfg.decoder.attention_heads,
+            kdim=cfg.encoder.embed_dim,
+            vdim=cfg.encoder.embed_dim,
+            dropout=cfg.attention_dropout,
+            encoder_decoder_attention=True,
+            q_noise=self.quant_noise,
+            qn_block_size=self.quant_noise_block_size,
+            xformers_att_config=cfg.encoder.xformers_att_config,
+        )
+
     def forward(
         self,
         x: Tensor,
@@ -57,7 +71,8 @@ class ContextDecoderLayer(TransformerDecoderLayerBase):
     ) -> Tuple[Optional[Tensor], ...]:
         """
         Args:
-            x: c of the layer below, (target length, batch, embed dim)
+            x: c of the layer below, (target length, batch, embed dim); with k beams of each sentence, row i reads the
+                sentence i // k of the encoder's output
             encoder_out: h, (source length, batch, embed dim)
             encoder_padding_mask: (batch, source length), true at padding
             self_attn_mask: (target length, target length), added to the scores

@@ -28,8 +28,9 @@ from fairseq_ctxgates.models.context_model import (
 from fairseq_ctxgates.models.presets import register_presets
 from fairseq_ctxgates.models.recurrent_decoder_cell import RecurrentDecoderCell, Step, StepMemory
 from fairseq_ctxgates.models.warm_start import WarmStartConfig
-from fairseq_ctxgates.modules.additive_attention import sentences_of_rows, weighted_sum
+from fairseq_ctxgates.modules.additive_attention import weighted_sum
 from fairseq_ctxgates.modules.attention import IncrementalState
+from fairseq_ctxgates.modules.beams import sentences_of_rows
 from fairseq_ctxgates.modules.deep_output import DeepOutput
 from fairseq_ctxgates.modules.dropout import Dropout
 from fairseq_ctxgates.modules.gated_recurrent_unit import BidirectionalGRU

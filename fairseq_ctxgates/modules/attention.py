@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
+import torch
+from fairseq import utils
 from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
+from fairseq_ctxgates.modules.beams import sentences_of_beams
 from fairseq_ctxgates.modules.quantization_noise import has_quantization_noise
 
 IncrementalState = Dict[str, Dict[str, Any]]  # fairseq's: what decoding steps keep, by the name of its owner
@@ -23,33 +26,101 @@ class EncodedSentence(NamedTuple):
     padding_mask: Optional[Tensor]
 
 
+class SentenceMemory(NamedTuple):
+    """What attention keeps of encoded sentences between decoding steps, for each of its heads.
+
+    ``keys``: k_j / √d, (sentences · heads, d, length). ``values``: v_j, (sentences · heads, length, d). ``mask``: added
+    to the scores, 0 or -inf at padding, (sentences · heads, 1, length). ``rows``: how many queries there were of all
+    beams; with k beams of each sentence, row i belongs to sentence i // k.
+    """
+
+    keys: Tensor
+    values: Tensor
+    mask: Tensor
+    rows: int
+
+
+class SentenceAttention(MultiheadAttention):
+    """fairseq's attention between decoder and encoder, whose decoding steps read a sentence once for all of its beams.
+    Parameters are those of fairseq's."""
+
+    def step(
+        self, query: Tensor, sentence: EncodedSentence, incremental_state: IncrementalState, need_weights: bool
+    ) -> Tuple[Tensor, Optional[Tensor]]:
+        """The attention of decoding steps; see :func:`attend`."""
+        length, rows, width = query.shape
+        memory = self.get_incremental_state(incremental_state, "memory") or self.read(sentence)
+        self.set_incremental_state(incremental_state, "memory", memory._replace(rows=rows))
+        sentences = len(memory.keys) // self.num_heads
+        # A sentence's beams, and the positions of each, are so many queries of one product.
+        queries = self.q_proj(query).view(length, sentences, -1, self.num_heads, self.head_dim)
+        queries = queries.permute(1, 3, 2, 0, 4).reshape(len(memory.keys), -1, self.head_dim)
+        scores = torch.baddbmm(memory.mask, queries, memory.keys)
+        weights = utils.softmax(scores, dim=-1).type_as(scores)
+        context = torch.bmm(self.dropout_module(weights), memory.values)
+        size = (sentences, self.num_heads, -1, length)
+        context = context.view(*size, self.head_dim).permute(3, 0, 2, 1, 4).reshape(length, rows, width)
+        weights = weights.view(*size, weights.size(-1)).transpose(0, 1).flatten(1, 2) if need_weights else None
+        return self.out_proj(context), weights
+
+    def read(self, sentence: EncodedSentence) -> SentenceMemory:
+        """The memory of encoded sentences."""
+        length, sentences, _ = sentence.states.shape
+        size = (length, sentences * self.num_heads, self.head_dim)
+        keys = (self.k_proj(sentence.states) * self.scaling).view(size).permute(1, 2, 0)
+        values = self.v_proj(sentence.states).view(size).transpose(0, 1)
+        mask = keys.new_zeros(sentences, 1, length)
+        if sentence.padding_mask is not None:
+            mask.masked_fill_(sentence.padding_mask.unsqueeze(1), float("-inf"))
+        return SentenceMemory(
+            keys.contiguous(), values.contiguous(), mask.repeat_interleave(self.num_heads, dim=0), sentences
+        )
+
+    def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
+        """Reorder the rows, as a beam search asks for."""
+        memory = self.get_incremental_state(incremental_state, "memory")
+        if memory is None:
+            return
+        sentences = sentences_of_beams(new_order, len(memory.keys) // self.num_heads, memory.rows)
+        if sentences is not None:
+            keys, values, mask = (
+                part.view(-1, self.num_heads, *part.shape[1:]).index_select(0, sentences).flatten(0, 1)
+                for part in (memory.keys, memory.values, memory.mask)
+            )
+            self.set_incremental_state(
+                incremental_state, "memory", SentenceMemory(keys, values, mask, rows=len(new_order))
+            )
+
+
 def attend(
-    attention: MultiheadAttention,
+    attention: SentenceAttention,
     query: Tensor,
     sentence: EncodedSentence,
     incremental_state: Optional[IncrementalState] = None,
     need_weights: bool = False,
 ) -> Tuple[Tensor, Optional[Tensor]]:
-    """fairseq's multi-head attention over an encoded sentence.
+    """Multi-head attention over encoded sentences.
 
     Args:
         attention: between encoder and decoder
-        query: (target length, batch, embed dim)
-        incremental_state: keeps keys and values between decoding steps
+        query: (target length, rows, embed dim); with k beams of each sentence, row i reads sentence i // k
+        incremental_state: keeps keys and values of the sentences between decoding steps
 
     Returns:
-        the context, of the shape of the query, and, with ``need_weights``, the weights, (heads, batch, target length,
+        the context, of the shape of the query, and, with ``need_weights``, the weights, (heads, rows, target length,
         source length), else None
     """
-    # fairseq takes torch's faster attention where it can. That keeps no keys and values between decoding steps, has no
-    # weights for each head, and reads the matrices of the projections without running these, which draws the noise.
-    is_torchs = incremental_state is None and not need_weights and not has_quantization_noise(attention.q_proj)
+    if incremental_state is not None:
+        return attention.step(query, sentence, incremental_state, need_weights)
+    # fairseq takes torch's faster attention where it can. That has no weights for each head, knows no beams, and reads
+    # the matrices of the projections without running these, which draws the noise.
+    has_beams = query.size(1) > sentence.states.size(1)
+    is_torchs = not (need_weights or has_beams or has_quantization_noise(attention.q_proj))
     context, weights = attention(
         query=query,
         key=sentence.states,
         value=sentence.states,
         key_padding_mask=sentence.padding_mask,
-        incremental_state=incremental_state,
         static_kv=not is_torchs,
         need_weights=need_weights,
         need_head_weights=need_weights,

@@ -19,6 +19,7 @@ from fairseq.tasks import register_task
 from omegaconf import II
 from torch import Tensor
 
+from fairseq_ctxgates.allocator import keep_freed_memory
 from fairseq_ctxgates.compat import SequenceScorer, TranslationConfig, TranslationTask
 from fairseq_ctxgates.configuration import as_flag, as_given, options_from
 from fairseq_ctxgates.data.data_directory import Split
@@ -274,6 +275,7 @@ class ContextTranslationTask(TranslationTask):
         Raises:
             UserError: that checkpoint does not fit, or options contradict each other.
         """
+        keep_freed_memory()
         model = super().build_model(cfg, from_checkpoint)
         self._models.append(model)
         self._model_options.append(ModelOptions.of(model, cfg))

@@ -11,7 +11,7 @@ from fairseq.sequence_scorer import SequenceScorer
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from fairseq_ctxgates.modules.additive_attention import sentences_of_rows
+from fairseq_ctxgates.modules.beams import sentences_of_rows
 from tests.helpers.models import (
     DICTIONARY,
     EOS,

@@ -9,6 +9,7 @@ import torch
 from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
 from omegaconf import OmegaConf
 
+from fairseq_ctxgates.modules.beams import sentences_of_beams
 from fairseq_ctxgates.relations.stream import pack_tuples, relation_mask
 from tests.helpers.models import (
     DICTIONARY,
@@ -131,9 +132,27 @@ def test_padding_changes_nothing(mechanism: str) -> None:
             assert_close(gate[:, 0], extra["context_gates"][number][:, row])
 
 
+@pytest.mark.parametrize(
+    ("order", "sentences", "rows", "expected"),
+    [
+        ([0, 0, 1, 1], 2, 2, None),  # two beams of each sentence
+        ([0, 1, 0, 1], 2, 2, [0, 1, 0, 1]),  # not beams, which are neighbours
+        ([1, 0, 3, 3], 2, 4, None),  # beams change places
+        ([5, 4, 1, 1], 3, 6, [2, 0]),  # a sentence is finished
+        ([0, 1, 2], 3, 3, [0, 1, 2]),
+        ([0, 2], 3, 3, [0, 2]),  # one beam of each sentence
+        ([0, 0, 1], 2, 2, [0, 0, 1]),
+    ],
+)
+def test_sentences_of_beams(order: list[int], sentences: int, rows: int, expected: list[int] | None) -> None:
+    found = sentences_of_beams(torch.tensor(order), sentences, rows)
+    assert (None if found is None else found.tolist()) == expected
+
+
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_beams_are_reordered(mechanism: str) -> None:
-    """Three sentences with two beams each, which change places; then the first sentence is finished."""
+    """Three sentences with two beams each, which change places; then the first sentence is finished. Beams share what
+    is encoded."""
     model = make(mechanism)
     encoder_out, rows, prefixes, state = two_beams(model, encode(model))
 
@@ -143,6 +162,7 @@ def test_beams_are_reordered(mechanism: str) -> None:
         prefixes = torch.cat([prefixes[beams], torch.tensor(words).unsqueeze(1)], dim=1)
         model.decoder.reorder_incremental_state_scripting(state, beams)
         encoder_out = model.encoder.reorder_encoder_out(encoder_out, beams)
+        assert encoder_out["encoder_out"][0].size(1) == len(beams) // 2
         logits, extra = model.decoder(
             prefixes, encoder_out=encoder_out, incremental_state=state, returns=RETURNED_GATES
         )

@@ -1,0 +1,176 @@
+"""Speeds of two models side by side: blocks of the same work in turns, each model in a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import multiprocessing
+import statistics
+import sys
+import time
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Type
+
+import torch
+from tqdm import tqdm
+
+MAX_NOISE = 0.1  # the largest difference between the speeds of blocks that do the same work
+
+
+class Work(NamedTuple):
+    """A block of work: ``run`` does it and returns the number of tokens, for which ``multiply_adds`` are made."""
+
+    run: Callable[[], int]
+    multiply_adds: int
+
+
+class Block(NamedTuple):
+    """What a block took, by the clock and by the time of all processors, in seconds."""
+
+    tokens: int
+    seconds: float
+    processor_seconds: float
+
+
+class SystemProcess:
+    """A process with one model, as each of fairseq's commands has one: its memory and its allocator are its own.
+
+    Args:
+        build: builds the model in the process and returns its work by name; a function of a module
+        arguments: for ``build``
+    """
+
+    def __init__(self, name: str, build: Callable[..., Dict[str, Work]], *arguments: object) -> None:
+        self.name = name
+        # Not forked from this process, which may have threads, but from one that only has imported the modules.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([build.__module__])
+        self._pipe, other_end = context.Pipe()
+        self._process = context.Process(target=_serve, args=(other_end, build, arguments), daemon=True)
+        self._process.start()
+        other_end.close()
+        self.multiply_adds: Dict[str, int] = self._receive()
+
+    def run(self, what: str) -> Block:
+        """Do a block of work."""
+        self._pipe.send(what)
+        block: Block = self._receive()
+        return block
+
+    def _receive(self) -> Any:
+        try:
+            return self._pipe.recv()
+        except EOFError:
+            sys.exit(f"{self.name}: its process has ended; what it said is above")
+
+    def __enter__(self) -> SystemProcess:
+        return self
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        self._pipe.close()
+        self._process.join()
+
+
+def _serve(pipe: Connection, build: Callable[..., Dict[str, Work]], arguments: Any) -> None:
+    """Do the work that the pipe asks for, until it is closed."""
+    logging.disable(logging.INFO)
+    work = build(*arguments)
+    pipe.send({what: one.multiply_adds for what, one in work.items()})
+    while True:
+        try:
+            what = pipe.recv()
+        except EOFError:
+            return
+        start, processor_start = time.perf_counter(), time.process_time()
+        tokens = work[what].run()
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        pipe.send(Block(tokens, time.perf_counter() - start, time.process_time() - processor_start))
+
+
+def compare_speed(what: str, stock: SystemProcess, ours: SystemProcess, blocks: int) -> Dict[str, Any]:
+    """The speeds of two models, their ratio, and the ratio that their multiply-adds allow.
+
+    Args:
+        what: the name of the work
+        blocks: how many times each model does it
+    """
+    found: Dict[str, List[Block]] = {stock.name: [], ours.name: []}
+    for system in (stock, ours):
+        system.run(what)  # warm up
+    for number in tqdm(range(blocks), desc=what, unit="block"):
+        for system in (stock, ours) if number % 2 == 0 else (ours, stock):
+            found[system.name].append(system.run(what))
+    speeds = {name: [block.tokens / block.seconds for block in of_system] for name, of_system in found.items()}
+    ratios = [b / a for a, b in zip(speeds[stock.name], speeds[ours.name])]
+    counts = {system.name: system.multiply_adds[what] for system in (stock, ours)}
+    allowed = counts[stock.name] / counts[ours.name] if counts[ours.name] else None
+    return {
+        "what": what,
+        "tokens_per_second": {name: statistics.median(values) for name, values in speeds.items()},
+        "ratio": statistics.median(ratios),
+        "ratio_min": min(ratios),
+        "ratio_max": max(ratios),
+        "ratio_by_processor_time": statistics.median(
+            a.processor_seconds / b.processor_seconds for a, b in zip(found[stock.name], found[ours.name])
+        ),
+        "noise": max(speeds[stock.name]) / min(speeds[stock.name]) - 1,
+        "multiply_adds": counts,
+        "allowed_by_count": allowed,
+        "of_allowed": statistics.median(ratios) / allowed if allowed else None,
+    }
+
+
+def print_table(results: List[Dict[str, Any]]) -> None:
+    """Print the results as a Markdown table."""
+    header = ["", "model", "beside", "tok/s", "beside tok/s", "ratio (min-max)", "by processor time", "noise"]
+    header += ["allowed by count", "ratio / allowed"]
+    print("| " + " | ".join(header) + " |")
+    print("|" + " --- |" * len(header))
+    for result in results:
+        (beside, beside_speed), (name, speed) = result["tokens_per_second"].items()
+        print(
+            f"| {result['what']} | {name} | {beside} | {speed:.0f} | {beside_speed:.0f} "
+            f"| {result['ratio']:.3f} ({result['ratio_min']:.3f}-{result['ratio_max']:.3f}) "
+            f"| {result['ratio_by_processor_time']:.3f} | {result['noise']:.1%} "
+            "| " + " | ".join(_or_nothing(result[key]) for key in ("allowed_by_count", "of_allowed")) + " |"
+        )
+
+
+def _or_nothing(ratio: Optional[float]) -> str:
+    return "" if ratio is None else f"{ratio:.3f}"
+
+
+def get_parser(description: str, batches: int) -> argparse.ArgumentParser:
+    """The options of every comparison of speeds; ``batches`` is the default for a block."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", help="binarized data directory")
+    parser.add_argument("-s", "--source-lang", required=True)
+    parser.add_argument("-t", "--target-lang", required=True)
+    parser.add_argument("--max-tokens", type=int, default=4096, help="tokens a batch in training")
+    parser.add_argument("--batches", type=int, default=batches, help="batches a block")
+    parser.add_argument("--blocks", type=int, default=9, help="blocks that are timed")
+    parser.add_argument("--beam", type=int, default=4)
+    parser.add_argument("--length", type=int, default=20, help="tokens that decoding makes of each sentence")
+    parser.add_argument("--threads", type=int, default=None, help="threads of torch (default: torch's choice)")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--json", help="also write the results to this file")
+    return parser
+
+
+def report(results: List[Dict[str, Any]], args: argparse.Namespace, size: str) -> None:
+    """Print the results and write those of a quiet machine to ``--json``; SystemExit if it was not quiet."""
+    print(f"torch {torch.__version__}, {args.device}, {args.threads or torch.get_num_threads()} threads, {size}")
+    print_table(results)
+    noise = max(result["noise"] for result in results)
+    if noise > MAX_NOISE:
+        sys.exit(f"no figures: the times of one model's blocks differ by {noise:.0%}; run this on a quiet machine")
+    if args.json:
+        content = {"torch": torch.__version__, "device": args.device, "size": size, "results": results}
+        with open(args.json, "w", encoding="utf-8") as stream:
+            json.dump(content, stream, indent=2)
+            stream.write("\n")
