@@ -30,7 +30,7 @@ from fairseq_ctxgates.models.recurrent_decoder_cell import RecurrentDecoderCell,
 from fairseq_ctxgates.models.warm_start import WarmStartConfig
 from fairseq_ctxgates.modules.additive_attention import weighted_sum
 from fairseq_ctxgates.modules.attention import IncrementalState
-from fairseq_ctxgates.modules.beams import sentences_of_rows
+from fairseq_ctxgates.modules.beams import sentences_of_beams
 from fairseq_ctxgates.modules.deep_output import DeepOutput
 from fairseq_ctxgates.modules.dropout import Dropout
 from fairseq_ctxgates.modules.gated_recurrent_unit import BidirectionalGRU
@@ -217,7 +217,7 @@ class RNNSearchEncoder(FairseqEncoder):
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
         """Reorder the rows, as a beam search asks for. Beams of one sentence share its annotations."""
         annotations, rows = encoder_out["encoder_out"][0], encoder_out["first_backward"][0]
-        sentences = sentences_of_rows(new_order, len(annotations), len(rows))
+        sentences = sentences_of_beams(new_order, len(annotations), len(rows))
         reordered = {}
         for name, tensors in encoder_out.items():
             chosen = sentences if name.endswith(("_out", "_padding_mask")) else new_order
@@ -376,7 +376,7 @@ class RNNSearchDecoder(ContextDecoder):
             return
         state, terms = cached["state"], cached["output_terms"]
         reordered = {**cached, "state": state.index_select(0, new_order)}
-        sentences = sentences_of_rows(new_order, len(terms), len(state))
+        sentences = sentences_of_beams(new_order, len(terms), len(state))
         if sentences is not None:
             reordered["memory"] = cached["memory"].select(sentences)
             reordered["output_terms"] = terms.index_select(0, sentences)

@@ -1,7 +1,6 @@
 """Which sentences a decoder's rows belong to when a beam search reorders them: what is kept of a sentence between
 decoding steps is kept once for all of its beams."""
 
-from itertools import groupby
 from typing import Optional
 
 import torch
@@ -31,25 +30,3 @@ def sentences_of_beams(order: Tensor, sentences: int, rows: int) -> Optional[Ten
         each = torch.arange(rows, device=order.device).repeat_interleave(len(order) // rows)
         return None if torch.equal(order, each) else order
     return order
-
-
-def sentences_of_rows(order: Tensor, sentences: int, rows: int) -> Optional[Tensor]:
-    """Which sentences a decoder's rows belong to after they were reordered, as a beam search does.
-
-    Rows that are neighbours share a sentence, as long as every sentence has as many: so k beams of each sentence read
-    one memory, which is copied only when sentences are finished.
-
-    Args:
-        order: the number of the row that each of the new rows was, (new rows,)
-        sentences: how many sentences there were
-        rows: how many rows there were
-
-    Returns:
-        the number of the sentence of each new group of rows, or None where the sentences are those there were
-    """
-    of_row = torch.div(order, rows // sentences, rounding_mode="floor")
-    groups = [(sentence, len(list(same))) for sentence, same in groupby(of_row.tolist())]
-    if len({size for _, size in groups}) > 1:
-        return of_row
-    grouped = [sentence for sentence, _ in groups]
-    return None if grouped == list(range(sentences)) else of_row.new_tensor(grouped)

@@ -24,9 +24,7 @@ def test_training_waits_no_more_often_than_stock(stock: str, arch: str) -> None:
 
 @pytest.mark.parametrize(("stock", "arch"), ARCHITECTURES)
 def test_decoding_waits_no_more_often_than_stock(stock: str, arch: str) -> None:
-    """But for RNNSearch, which looks twice a step for beams that share a sentence."""
-    shares_sentences = stock == "lstm"
-    assert count_step(arch).decoding.waits <= count_step(stock).decoding.waits + 2 * shares_sentences
+    assert count_step(arch).decoding.waits <= count_step(stock).decoding.waits
 
 
 def test_the_plain_transformer_launches_no_more_than_stock() -> None:

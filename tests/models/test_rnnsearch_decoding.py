@@ -11,7 +11,6 @@ from fairseq.sequence_scorer import SequenceScorer
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from fairseq_ctxgates.modules.beams import sentences_of_rows
 from tests.helpers.models import (
     DICTIONARY,
     EOS,
@@ -86,43 +85,24 @@ def test_no_look_ahead(options: dict[str, Any], position: int) -> None:
 # --- beams ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("order", "sentences", "rows", "expected"),
-    [
-        ([0, 0, 1, 1, 2, 2], 3, 3, None),  # every sentence gets two beams
-        ([1, 0, 3, 3, 4, 4], 3, 6, None),  # they change places
-        ([3, 2, 5, 4], 3, 6, [1, 2]),  # the first sentence is finished
-        ([2, 3, 0, 1], 2, 4, [1, 0]),  # sentences change places
-        ([0, 1, 2], 3, 3, None),
-        ([0, 0, 1], 2, 2, [0, 0, 1]),  # nothing that could be shared
-        ([0, 2, 0, 2], 2, 4, [0, 1, 0, 1]),
-    ],
-)
-def test_sentences_of_rows(order: list[int], sentences: int, rows: int, expected: list[int] | None) -> None:
-    found = sentences_of_rows(torch.tensor(order), sentences, rows)
-    assert (None if found is None else found.tolist()) == expected
-
-
 @pytest.mark.parametrize("options", MODELS, ids=str)
 def test_beams_are_reordered(options: dict[str, Any]) -> None:
-    """Three sentences with two beams each, which change places; the first sentence is finished; then rows that no beam
-    search asks for."""
+    """Three sentences with two beams each, which change places; then the first sentence is finished. Beams share what
+    is encoded."""
     model = make_rnnsearch(**options)
     encoder_out, rows, prefixes, state = two_beams(model, model.encoder(**INPUT))
 
-    shared = []
-    for order in ([1, 0, 3, 3, 4, 4], [3, 2, 5, 4], [2, 3, 1, 0], [0, 3, 1]):
+    for order in ([1, 0, 3, 3, 4, 4], [3, 2, 5, 4]):
         beams = torch.tensor(order)
         rows = rows[beams]
         words = torch.arange(10, 10 + len(beams)).unsqueeze(1)
         prefixes = torch.cat([prefixes[beams], words], dim=1)
         model.decoder.reorder_incremental_state_scripting(state, beams)
         encoder_out = model.encoder.reorder_encoder_out(encoder_out, beams)
-        shared.append(len(encoder_out["encoder_out"][0]))
+        assert len(encoder_out["encoder_out"][0]) == len(beams) // 2
         found = model.decoder(prefixes, encoder_out=encoder_out, incremental_state=state, returns=RETURNED_GATES)
         inputs = {name: value[rows] for name, value in INPUT.items()}
         check_step(found, model(**inputs, prev_output_tokens=prefixes, returns=RETURNED_GATES), -1)
-    assert shared == [3, 2, 2, 3]  # annotations are copied for rows only where they have to be
 
 
 def many_sentences() -> dict[str, Tensor]:
