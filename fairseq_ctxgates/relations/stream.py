@@ -3,6 +3,7 @@
 import atexit
 import functools
 import logging
+import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, AbstractSet, ClassVar, Dict, Mapping, Optional, Sequence, Tuple
 
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 END_OF_TUPLE = -1
 CHECKED_AT_ONCE = 100_000  # rows; all of a large corpus would take gigabytes
-MaskChoice = ChoiceEnum(["pair", "word"])
+MaskChoice = ChoiceEnum(["pair", "word", "permuted"])
 
 
 @dataclass
@@ -38,7 +39,8 @@ class RelationsConfig(FairseqDataclass):
         default=None,
         metadata={
             "help": "which words see each other in the relation encoding: those that stand in one tuple (pair), or all "
-            "that stand in any (word); default: pair in training, then what the model was trained with"
+            "that stand in any (word), or as a control as many words of the sentence as with pair, but random ones "
+            "(permuted); default: pair in training, then what the model was trained with"
         },
     )
     relation_extractor: Optional[str] = field(
@@ -143,10 +145,13 @@ class Relations(SideStream[RelationsConfig]):
         lengths = tokens.ne(self.dataset.src_dict.pad()).sum(dim=1).tolist()
         size = tokens.size(1)
         masks = np.ones((len(lengths), size, size), dtype=bool)  # at padding too, so that there is something to see
-        for mask, index, length in zip(masks, batch["id"].tolist(), lengths):
+        kind = self.options.relation_mask
+        for mask, index, sentence, length in zip(masks, batch["id"].tolist(), tokens.numpy(), lengths):
             start = size - length if self.dataset.left_pad_source else 0
             place = slice(start, start + length)
-            mask[place, place] = relation_mask(np.asarray(self.rows[index]), length, self.options.relation_mask)
+            mask[place, place] = relation_mask(np.asarray(self.rows[index]), length, kind)
+            if str(kind) == "permuted":
+                mask[place, place] = permute_words(mask[place, place], sentence[place])
         batch["net_input"]["relation_mask"] = torch.from_numpy(masks)
 
 
@@ -181,7 +186,7 @@ def relation_mask(row: np.ndarray, length: int, kind: Optional[str] = "pair") ->
         row: the sentence's tuples, of :func:`pack_tuples`; positions that ``--truncate-source`` has cut off count
             nothing
         length: how many tokens there are, end of sentence included
-        kind: ``pair`` (also if None): i sees j if both are in one tuple; ``word``: if each of them is in any tuple
+        kind: ``word``: i sees j if each of them is in any tuple; otherwise: if both are in one tuple
 
     Returns:
         M, (length, length), bool; a position in no tuple sees itself only, as end of sentence does; without tuples
@@ -212,3 +217,20 @@ def _open_extractor(name: str, language: str, urls: Optional[str]) -> "RelationE
 @functools.lru_cache(maxsize=None)
 def _warn_that_there_are_none() -> None:
     logger.warning("no --relation-extractor is given: every line is taken to have no relations")
+
+
+def permute_words(mask: np.ndarray, sentence: np.ndarray) -> np.ndarray:
+    """The mask as if the words had changed places, but for end of sentence: as many see each other, which says nothing
+    of their relations. How they change places is random, and decided by the sentence alone.
+
+    Args:
+        mask: M, (length, length), bool
+        sentence: its tokens, (length,)
+
+    Returns:
+        (length, length), bool
+    """
+    places = np.random.RandomState(zlib.crc32(sentence.astype(np.int64).tobytes())).permutation(len(sentence) - 1)
+    order = np.append(places, len(sentence) - 1)
+    permuted: np.ndarray = mask[np.ix_(order, order)]
+    return permuted

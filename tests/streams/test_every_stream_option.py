@@ -45,7 +45,11 @@ SAME: Dict[Tuple[str, str, str, Any], str] = {
     **{("all", arch, "load_preceding_sentences", True): ASKED_FOR for arch in ISG},
     **{("all", arch, "load_relations", True): ASKED_FOR for arch in FRA},
     **{("all", arch, "relation_mask", "pair"): "what the default is" for arch in FRA},
-    **{("interactive", arch, "relation_mask", "word"): "without an extractor no line has relations" for arch in FRA},
+    **{
+        ("interactive", arch, "relation_mask", mask): "without an extractor no line has relations"
+        for arch in FRA
+        for mask in ("word", "permuted")
+    },
 }
 # What an option needs beside it to do something.
 BESIDE = [

@@ -15,7 +15,7 @@ from fairseq.data import LanguagePairDataset
 import fairseq_ctxgates.relations.extraction
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations import stream
-from fairseq_ctxgates.relations.stream import END_OF_TUPLE, Relations, pack_tuples, relation_mask
+from fairseq_ctxgates.relations.stream import END_OF_TUPLE, Relations, pack_tuples, permute_words, relation_mask
 from tests.helpers.corpus import make_dictionary, write_split
 from tests.helpers.fairseq_commands import setup_task, write_relations
 from tests.helpers.models import build_model, make_task
@@ -175,6 +175,38 @@ def test_shuffled_batches(corpus: Any, kind: str, options: Dict[str, Any], limit
     task = make_relation_task(data, relation_mask=kind, **options)
     task.load_dataset("train")
     check(task, "train", tuples["train"], kind, **limit)
+
+
+@pytest.mark.parametrize("options", [{}, {"left_pad_source": False}, {"required_seq_len_multiple": 8}], ids=str)
+def test_permuted_masks(corpus: Any, options: Dict[str, Any]) -> None:
+    """As many words see as many others as with ``pair``, in whatever batch a sentence is; end of sentence stays."""
+    data, tuples = corpus
+    task = make_relation_task(data, relation_mask="permuted", **options)
+    task.load_dataset("train")
+    found: Dict[int, List[str]] = {}
+    for max_sentences in (8, 1):
+        for batch in task.get_batch_iterator(task.dataset("train"), max_sentences=max_sentences).next_epoch_itr():
+            tokens = batch["net_input"]["src_tokens"]
+            for number, mask, row in zip(batch["id"].tolist(), batch["net_input"]["relation_mask"], tokens):
+                is_token = row != task.source_dictionary.pad()
+                own = mask[is_token][:, is_token].numpy()
+                expected = expected_mask(tuples["train"][number], len(own), "pair")
+                assert sorted(own.sum(axis=1)) == sorted(expected.sum(axis=1))
+                assert (own == own.T).all() and own.diagonal().all()
+                assert (own[-1] == expected[-1]).all()
+                assert found.setdefault(number, draw(own)) == draw(own)
+    changed = [
+        draw(expected_mask(tuples["train"][number], len(mask), "pair")) != mask for number, mask in found.items()
+    ]
+    assert sum(changed) > len(changed) / 4  # many have no tuple, or one of all words
+
+
+def test_a_sentence_decides_how_words_are_permuted() -> None:
+    mask = relation_mask(pack_tuples([[0, 1], [2, 3, 4]]), 9)
+    sentences = [np.arange(9) + number for number in range(10)]
+    masks = [draw(permute_words(mask, sentence)) for sentence in sentences]
+    assert len(set(map(str, masks))) > 5
+    assert draw(permute_words(mask, sentences[0].astype(np.int32))) == masks[0]
 
 
 def test_truncated_sources(corpus: Any) -> None:
