@@ -1,6 +1,6 @@
 """What makes a GPU slow, counted on a CPU: how often the host waits for the device, and how many kernels it launches.
 
-    python benchmarks/device_calls.py [--arch rcg_transformer ...] [--json results/device_calls.json]
+    python -m benchmarks.device_calls [--arch rcg_transformer ...] [--json results/device_calls.json]
 
 For each architecture, beside stock fairseq's ``transformer`` or ``lstm`` of the same depth: the forward and the
 backward pass of one training step, and one step of beam search. A *wait* is a call whose result decides what the host

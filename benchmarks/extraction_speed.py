@@ -1,6 +1,6 @@
 """How fast relations are extracted, beside CoreNLP's own command-line program.
 
-    python benchmarks/extraction_speed.py train.en.gz [--sentences 8000] [--workers 2] [--json extraction_speed.json]
+    python -m benchmarks.extraction_speed train.en.gz [--sentences 8000] [--workers 2] [--json extraction_speed.json]
 
 The first distinct sentences of a tokenized English text are processed in turns by
 

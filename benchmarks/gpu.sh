@@ -3,10 +3,10 @@
 #     benchmarks/gpu.sh prepare TEXTS [WORK]     the corpora of the plans speed.yaml and gpu.yaml, with all streams
 #     benchmarks/gpu.sh run [WORK] [RESULTS]     the tests of every architecture, speeds beside stock fairseq's, trainings
 # TEXTS holds the folders of the corpora. Each step writes what it found as it ends, and is not run again where that is; a
-# step that fails does not stop the others. From the environment: SIZE, fairseq-train's options for the size (default: the
-# base size), ARCHITECTURES (default: one with each mechanism), SPEED_OPTIONS, more options of transformer_speed.py,
-# PYTEST_OPTIONS, PLAN, the options of examples/evidence/run.py (default: plans/gpu.yaml for 20 minutes, six trainings at
-# once), and PYTHON, which has fairseq and pytest.
+# step that fails does not stop the others. From the environment: SIZE, fairseq-train's options for the size and what
+# embeddings share (default: the base size, all), ARCHITECTURES (default: one with each mechanism), SPEED_OPTIONS, more
+# options of transformer_speed.py, PYTEST_OPTIONS, PLAN, the options of examples/evidence/run.py (default: plans/gpu.yaml
+# for 20 minutes, six trainings at once), and PYTHON, which has fairseq and pytest.
 set -euo pipefail
 [ "${1:-}" = prepare ] && [ $# -ge 2 ] || [ "${1:-}" = run ] || { sed -n '2,10s/^# //p' "$0" >&2; exit 2; }
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,6 +1,6 @@
 """How much padding there is in batches with preceding sentences, in our order of sentences and in fairseq's.
 
-python benchmarks/preceding_padding.py data-bin/X -s en -t de [--gen-subset train] [--max-tokens 4096] [--number 3]
+python -m benchmarks.preceding_padding data-bin/X -s en -t de [--gen-subset train] [--max-tokens 4096] [--number 3]
 
 *preceding* is what the decoder's attention reads, *encoded* what the encoder reads of it, in groups of like length.
 """

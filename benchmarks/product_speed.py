@@ -1,6 +1,6 @@
 """Matrix products on one core of a CPU, by torch's own way (MKL) and by oneDNN: what `modules/linear.py` decides by.
 
-python benchmarks/product_speed.py
+python -m benchmarks.product_speed
 """
 
 import time

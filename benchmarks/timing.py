@@ -44,9 +44,9 @@ class SystemProcess:
 
     def __init__(self, name: str, build: Callable[..., Dict[str, Work]], *arguments: object) -> None:
         self.name = name
-        # Not forked from this process, which may have threads, but from one that only has imported the modules.
+        # Not forked from this process, which may have threads, but from one that has only imported the packages.
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([build.__module__])
+        context.set_forkserver_preload(["fairseq_ctxgates.models", "fairseq_ctxgates.tasks"])
         self._pipe, other_end = context.Pipe()
         self._process = context.Process(target=_serve, args=(other_end, build, arguments), daemon=True)
         self._process.start()

@@ -27,6 +27,7 @@ from torch import Tensor
 from fairseq_ctxgates.configuration import Options, as_flag, options_from
 from fairseq_ctxgates.data.side_stream import SideStream
 from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.modules.attention import SentenceAttention
 from fairseq_ctxgates.parts import (
     Connection,
     EmbeddingPart,
@@ -198,14 +199,14 @@ class Mechanism(Generic[Options]):
 
     def source_masks(self, given: EncoderInput) -> Dict[str, Tensor]:
         """Masks under which the source is encoded once more, (batch, source length, source length), true where a
-        position may see another. The encoding named ``x`` is added as ``x_out``, (source length, batch, embed dim). On
-        the Transformer only."""
+        position may see another. The encoding named ``x`` is added as ``x_out``, (source length, batch, embed dim); the
+        beams of a sentence share it. On the Transformer only."""
         return {}
 
     def sentences(self, given: EncoderInput) -> Dict[str, Sentences]:
         """Further sentences to encode. The encoding of those named ``x`` is added as ``x_out``, (length, batch, embed
-        dim), on RNNSearch (sentences, length, context dim), and the padding mask as ``x_padding_mask``. On RNNSearch
-        the beams of a sentence share its encoding."""
+        dim), on RNNSearch (sentences, length, context dim), and the padding mask as ``x_padding_mask``. The beams of a
+        sentence share them."""
         return {}
 
     def tensors(self, given: EncoderInput) -> Dict[str, Tensor]:
@@ -227,7 +228,7 @@ class Mechanism(Generic[Options]):
         return None
 
     def source_part(
-        self, number: int, options: TransformerOptions, new_attention: Callable[[], MultiheadAttention]
+        self, number: int, options: TransformerOptions, new_attention: Callable[[], SentenceAttention]
     ) -> Optional[SourceContextPart]:
         """The part for the source context of a Transformer's decoder layer, numbered from 1 at the bottom.
         ``new_attention`` makes attention like the layer's own, with new parameters."""

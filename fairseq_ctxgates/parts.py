@@ -24,11 +24,10 @@ from typing import (
 )
 
 import torch
-from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
 from fairseq_ctxgates.modules.additive_attention import AttentionMemory
-from fairseq_ctxgates.modules.attention import EncodedSentence, IncrementalState
+from fairseq_ctxgates.modules.attention import EncodedSentence, IncrementalState, SentenceAttention
 from fairseq_ctxgates.modules.norm_order import SublayerNorm
 
 Returned = Dict[str, Tensor]  # gates and attention weights that a part gives beside its result, by name
@@ -140,13 +139,15 @@ class EncodingPart(Part):
 class LayerInput(NamedTuple):
     """What a decoder layer reads beside the target context.
 
-    ``sentence``: h, the encoded source sentence, which ``attention`` of the layer attends to. ``added``: the tensors
-    that mechanisms added to the encoder's output, by name. ``first_step``: the number of the first target position,
+    ``sentence``: h, the encoded source sentence, which ``attention`` of the layer attends to. In a beam search it has a
+    row for each sentence, where the target context has one for each beam; :func:`attend` knows which belong together.
+    ``added``: the tensors that mechanisms added to the encoder's output, by name; encodings have a row for each
+    sentence, too, and the others one for each beam. ``first_step``: the number of the first target position,
     from 0. ``returns``: the names of gates and attention weights to return.
     """
 
     sentence: EncodedSentence
-    attention: MultiheadAttention
+    attention: SentenceAttention
     added: Mapping[str, Tensor]
     first_step: int
     incremental_state: Optional[IncrementalState]
@@ -168,7 +169,7 @@ class SourceContextPart(Part):
         """
 
     def reorder_state(
-        self, incremental_state: IncrementalState, new_order: Tensor, attention: MultiheadAttention
+        self, incremental_state: IncrementalState, new_order: Tensor, attention: SentenceAttention
     ) -> None:
         """Reorder the state that the part keeps between decoding steps, as beams are reordered. fairseq reorders what
         modules keep under their own name."""

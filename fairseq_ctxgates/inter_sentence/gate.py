@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Mapping, Optional, Tuple
 
 import torch
-from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
 from fairseq_ctxgates.inter_sentence.random_context import random_context
 from fairseq_ctxgates.modules.additive_attention import AdditiveAttention, AttentionMemory, weighted_sum
-from fairseq_ctxgates.modules.attention import EncodedSentence, attend
+from fairseq_ctxgates.modules.attention import EncodedSentence, SentenceAttention, attend
 from fairseq_ctxgates.modules.interpolation import interpolate
 from fairseq_ctxgates.parts import LayerInput, RecurrentSourcePart, RecurrentWidths, Returned, SourceContextPart
 
@@ -79,7 +78,7 @@ class PrecedingContext(SourceContextPart):
     gates, attentions = (GATES,), (ATTENTION,)
     warm_start_source = {"attention": "encoder_attn"}
 
-    def __init__(self, number: int, attention: MultiheadAttention, gate: InterSentenceGate) -> None:
+    def __init__(self, number: int, attention: SentenceAttention, gate: InterSentenceGate) -> None:
         super().__init__()
         self.number = number
         self.gate = gate

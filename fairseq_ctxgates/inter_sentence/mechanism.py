@@ -5,7 +5,6 @@ from typing import Callable, Dict, Optional, Sequence, Tuple
 
 import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
 from fairseq_ctxgates.errors import UserError
@@ -16,6 +15,7 @@ from fairseq_ctxgates.inter_sentence.preceding_sentences import NULL_LENGTH, Pre
 from fairseq_ctxgates.inter_sentence.random_context import sentence_keys
 from fairseq_ctxgates.layer_list import parse_layers
 from fairseq_ctxgates.mechanism import RNNSEARCH, TRANSFORMER, EncoderInput, Mechanism, Sentences
+from fairseq_ctxgates.modules.attention import SentenceAttention
 from fairseq_ctxgates.parts import EncodingPart, RecurrentWidths, TransformerOptions
 
 AblationChoice = ChoiceEnum(["none", "null", "closed", "random"])
@@ -104,7 +104,7 @@ class InterSentence(Mechanism[InterSentenceGateConfig]):
         return {"sentence_keys": sentence_keys(given.source, given.dictionary.pad())}
 
     def source_part(
-        self, number: int, options: TransformerOptions, new_attention: Callable[[], MultiheadAttention]
+        self, number: int, options: TransformerOptions, new_attention: Callable[[], SentenceAttention]
     ) -> Optional[PrecedingContext]:
         if number not in self.layers:
             return None

@@ -161,7 +161,8 @@ class ContextTransformerEncoder(TransformerEncoderBase):
         }
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Reorder the rows, as a beam search asks for. Beams of one sentence share its encodings."""
+        """Reorder the rows as fairseq's beam search does; other orders are not defined. Beams of one sentence share its
+        encodings."""
         sentence_count, row_count = encoder_out["encoder_out"][0].size(1), len(encoder_out["src_lengths"][0])
         sentences = sentences_of_beams(new_order, sentence_count, row_count)
         reordered = {}

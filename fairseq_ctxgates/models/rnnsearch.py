@@ -215,7 +215,8 @@ class RNNSearchEncoder(FairseqEncoder):
         return [part.view(*tokens.shape, -1) for part, tokens in zip(parts, sentences)], packed[rows]
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Reorder the rows, as a beam search asks for. Beams of one sentence share its annotations."""
+        """Reorder the rows as fairseq's beam search does; other orders are not defined. Beams of one sentence share its
+        annotations."""
         annotations, rows = encoder_out["encoder_out"][0], encoder_out["first_backward"][0]
         sentences = sentences_of_beams(new_order, len(annotations), len(rows))
         reordered = {}

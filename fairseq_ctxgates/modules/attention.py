@@ -30,8 +30,8 @@ class SentenceMemory(NamedTuple):
     """What attention keeps of encoded sentences between decoding steps, for each of its heads.
 
     ``keys``: k_j / √d, (sentences · heads, d, length). ``values``: v_j, (sentences · heads, length, d). ``mask``: added
-    to the scores, 0 or -inf at padding, (sentences · heads, 1, length). ``rows``: how many queries there were of all
-    beams; with k beams of each sentence, row i belongs to sentence i // k.
+    to the scores, 0 or -inf at padding, (sentences · heads, 1, length). ``rows``: how many there were, k beams for each
+    sentence; row i belongs to sentence i // k.
     """
 
     keys: Tensor
@@ -44,12 +44,16 @@ class SentenceAttention(MultiheadAttention):
     """fairseq's attention between decoder and encoder, whose decoding steps read a sentence once for all of its beams.
     Parameters are those of fairseq's."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.dropout_module.module_name = MultiheadAttention.__name__  # what --retain-dropout-modules calls it
+
     def step(
         self, query: Tensor, sentence: EncodedSentence, incremental_state: IncrementalState, need_weights: bool
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """The attention of decoding steps; see :func:`attend`."""
         length, rows, width = query.shape
-        memory = self.get_incremental_state(incremental_state, "memory") or self.read(sentence)
+        memory = self.get_incremental_state(incremental_state, "memory") or self.read(sentence, rows)
         self.set_incremental_state(incremental_state, "memory", memory._replace(rows=rows))
         sentences = len(memory.keys) // self.num_heads
         # A sentence's beams, and the positions of each, are so many queries of one product.
@@ -63,8 +67,8 @@ class SentenceAttention(MultiheadAttention):
         weights = weights.view(*size, weights.size(-1)).transpose(0, 1).flatten(1, 2) if need_weights else None
         return self.out_proj(context), weights
 
-    def read(self, sentence: EncodedSentence) -> SentenceMemory:
-        """The memory of encoded sentences."""
+    def read(self, sentence: EncodedSentence, rows: int) -> SentenceMemory:
+        """The memory of encoded sentences, for so many rows."""
         length, sentences, _ = sentence.states.shape
         size = (length, sentences * self.num_heads, self.head_dim)
         keys = (self.k_proj(sentence.states) * self.scaling).view(size).permute(1, 2, 0)
@@ -73,11 +77,11 @@ class SentenceAttention(MultiheadAttention):
         if sentence.padding_mask is not None:
             mask.masked_fill_(sentence.padding_mask.unsqueeze(1), float("-inf"))
         return SentenceMemory(
-            keys.contiguous(), values.contiguous(), mask.repeat_interleave(self.num_heads, dim=0), sentences
+            keys.contiguous(), values.contiguous(), mask.repeat_interleave(self.num_heads, dim=0), rows
         )
 
     def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
-        """Reorder the rows, as a beam search asks for."""
+        """Reorder the rows as fairseq's beam search does; other orders are not defined."""
         memory = self.get_incremental_state(incremental_state, "memory")
         if memory is None:
             return

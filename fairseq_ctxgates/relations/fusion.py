@@ -4,14 +4,14 @@ Augmented Neural Machine Translation*)."""
 from __future__ import annotations
 
 import math
-from typing import Optional, Tuple
+from typing import Any, Optional, Tuple
 
 import torch
 from fairseq import utils
 from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
-from fairseq_ctxgates.modules.attention import EncodedSentence, IncrementalState, attend
+from fairseq_ctxgates.modules.attention import EncodedSentence, IncrementalState, SentenceAttention, attend
 from fairseq_ctxgates.modules.interpolation import interpolate
 from fairseq_ctxgates.parts import LayerInput, Returned, SourceContextPart
 
@@ -90,7 +90,7 @@ class RelationContext(SourceContextPart):
 
     warm_start_source = {"attention": "encoder_attn"}
 
-    def __init__(self, fusion: RelationFusion, attention: Optional[MultiheadAttention]) -> None:
+    def __init__(self, fusion: RelationFusion, attention: Optional[SentenceAttention]) -> None:
         super().__init__()
         self.fusion = fusion
         self.attention = attention
@@ -110,7 +110,7 @@ class RelationContext(SourceContextPart):
         return attend(given.attention, query, relation, None if state is None else state.setdefault(STATE_NAME, {}))[0]
 
     def reorder_state(
-        self, incremental_state: IncrementalState, new_order: Tensor, attention: MultiheadAttention
+        self, incremental_state: IncrementalState, new_order: Tensor, attention: SentenceAttention
     ) -> None:
         if self.attention is None and STATE_NAME in incremental_state:
             attention.reorder_incremental_state(incremental_state[STATE_NAME], new_order)
@@ -124,6 +124,10 @@ class MultiplyingAttention(MultiheadAttention):
 
     so that positions outside the mask have the score 0, and padding has none. Parameters are those of fairseq's.
     """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.dropout_module.module_name = MultiheadAttention.__name__  # what --retain-dropout-modules calls it
 
     def forward(
         self,

@@ -10,6 +10,7 @@ from torch import Tensor
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.layer_list import parse_layers
 from fairseq_ctxgates.mechanism import TRANSFORMER, EncoderInput, Mechanism
+from fairseq_ctxgates.modules.attention import SentenceAttention
 from fairseq_ctxgates.parts import TransformerOptions
 from fairseq_ctxgates.relations.fusion import MultiplyingAttention, RelationContext, RelationFusion
 from fairseq_ctxgates.relations.stream import Relations
@@ -105,7 +106,7 @@ class FactualRelations(Mechanism[RelationFusionConfig]):
         return {"relation": given.require("relation_mask")} if self.is_read else {}
 
     def source_part(
-        self, number: int, options: TransformerOptions, new_attention: Callable[[], MultiheadAttention]
+        self, number: int, options: TransformerOptions, new_attention: Callable[[], SentenceAttention]
     ) -> Optional[RelationContext]:
         if number not in self.layers:
             return None

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 END_OF_TUPLE = -1
 CHECKED_AT_ONCE = 100_000  # rows; all of a large corpus would take gigabytes
-MaskChoice = ChoiceEnum(["pair", "word", "permuted"])
+MaskChoice = ChoiceEnum(["pair", "word", "shifted"])
 
 
 @dataclass
@@ -39,8 +39,8 @@ class RelationsConfig(FairseqDataclass):
         default=None,
         metadata={
             "help": "which words see each other in the relation encoding: those that stand in one tuple (pair), or all "
-            "that stand in any (word), or as a control as many words of the sentence as with pair, but random ones "
-            "(permuted); default: pair in training, then what the model was trained with"
+            "that stand in any (word), or as a control those that stand a random number of tokens after those of pair "
+            "(shifted); default: pair in training, then what the model was trained with"
         },
     )
     relation_extractor: Optional[str] = field(
@@ -150,8 +150,8 @@ class Relations(SideStream[RelationsConfig]):
             start = size - length if self.dataset.left_pad_source else 0
             place = slice(start, start + length)
             mask[place, place] = relation_mask(np.asarray(self.rows[index]), length, kind)
-            if str(kind) == "permuted":
-                mask[place, place] = permute_words(mask[place, place], sentence[place])
+            if str(kind) == "shifted":
+                mask[place, place] = shift_mask(mask[place, place], sentence[place])
         batch["net_input"]["relation_mask"] = torch.from_numpy(masks)
 
 
@@ -204,6 +204,25 @@ def relation_mask(row: np.ndarray, length: int, kind: Optional[str] = "pair") ->
     return mask
 
 
+def shift_mask(mask: np.ndarray, sentence: np.ndarray) -> np.ndarray:
+    """The mask of relations, moved along the sentence, around its end: as many tokens see each other, and the spans of
+    the tuples stay whole, but they are not of words that have a relation. By how many tokens it is moved is random, and
+    decided by the sentence alone. End of sentence stays, and so does the mask of a single word.
+
+    Args:
+        mask: M, (length, length), bool
+        sentence: its tokens, end of sentence included, (length,)
+
+    Returns:
+        (length, length), bool
+    """
+    words = len(sentence) - 1
+    distance = 1 + zlib.crc32(sentence.astype(np.int64).tobytes()) % max(words - 1, 1)
+    order = np.append(np.roll(np.arange(words), distance), words)
+    shifted: np.ndarray = mask[np.ix_(order, order)]
+    return shifted
+
+
 @functools.lru_cache(maxsize=None)
 def _open_extractor(name: str, language: str, urls: Optional[str]) -> "RelationExtractor":
     """The extractor of these options, which lives as long as the process: starting a server takes seconds."""
@@ -217,20 +236,3 @@ def _open_extractor(name: str, language: str, urls: Optional[str]) -> "RelationE
 @functools.lru_cache(maxsize=None)
 def _warn_that_there_are_none() -> None:
     logger.warning("no --relation-extractor is given: every line is taken to have no relations")
-
-
-def permute_words(mask: np.ndarray, sentence: np.ndarray) -> np.ndarray:
-    """The mask as if the words had changed places, but for end of sentence: as many see each other, which says nothing
-    of their relations. How they change places is random, and decided by the sentence alone.
-
-    Args:
-        mask: M, (length, length), bool
-        sentence: its tokens, (length,)
-
-    Returns:
-        (length, length), bool
-    """
-    places = np.random.RandomState(zlib.crc32(sentence.astype(np.int64).tobytes())).permutation(len(sentence) - 1)
-    order = np.append(places, len(sentence) - 1)
-    permuted: np.ndarray = mask[np.ix_(order, order)]
-    return permuted

@@ -89,6 +89,7 @@ class ContextTranslationTask(TranslationTask):
         Raises:
             UserError: a stream is missing, or does not fit the data.
         """
+        keep_freed_memory()
         self._refuse_given(options_without_effect(trains=True, has_criterion=True), "fairseq-interactive")
         # fairseq hands over the options of training when it is done with training.
         is_train = split == self.cfg.train_subset and "task_cfg" not in kwargs
@@ -275,7 +276,6 @@ class ContextTranslationTask(TranslationTask):
         Raises:
             UserError: that checkpoint does not fit, or options contradict each other.
         """
-        keep_freed_memory()
         model = super().build_model(cfg, from_checkpoint)
         self._models.append(model)
         self._model_options.append(ModelOptions.of(model, cfg))

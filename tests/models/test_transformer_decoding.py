@@ -132,6 +132,19 @@ def test_padding_changes_nothing(mechanism: str) -> None:
             assert_close(gate[:, 0], extra["context_gates"][number][:, row])
 
 
+@pytest.mark.parametrize("mechanism", ["none", "multiplied by relations"])
+def test_dropout_that_is_retained_has_fairseqs_names(mechanism: str) -> None:
+    """``fairseq-generate --retain-dropout --retain-dropout-modules MultiheadAttention``"""
+
+    def retained(model: Any) -> set[str]:
+        model.make_generation_fast_(retain_dropout=True, retain_dropout_modules=["MultiheadAttention"])
+        return {name for name, module in model.named_modules() if getattr(module, "apply_during_inference", False)}
+
+    expected = retained(make_model("transformer", from_checkpoint=True))
+    assert any("encoder_attn" in name for name in expected)
+    assert retained(make(mechanism)) == expected
+
+
 @pytest.mark.parametrize(
     ("order", "sentences", "rows", "expected"),
     [
@@ -139,8 +152,8 @@ def test_padding_changes_nothing(mechanism: str) -> None:
         ([0, 1, 0, 1], 2, 2, [0, 1, 0, 1]),  # not beams, which are neighbours
         ([1, 0, 3, 3], 2, 4, None),  # beams change places
         ([5, 4, 1, 1], 3, 6, [2, 0]),  # a sentence is finished
-        ([0, 1, 2], 3, 3, [0, 1, 2]),
-        ([0, 2], 3, 3, [0, 2]),  # one beam of each sentence
+        ([0, 1, 2], 3, 3, None),  # one beam of each sentence
+        ([0, 2], 3, 3, [0, 2]),
         ([0, 0, 1], 2, 2, [0, 0, 1]),
     ],
 )

@@ -48,7 +48,7 @@ SAME: Dict[Tuple[str, str, str, Any], str] = {
     **{
         ("interactive", arch, "relation_mask", mask): "without an extractor no line has relations"
         for arch in FRA
-        for mask in ("word", "permuted")
+        for mask in ("word", "shifted")
     },
 }
 # What an option needs beside it to do something.

@@ -15,7 +15,7 @@ from fairseq.data import LanguagePairDataset
 import fairseq_ctxgates.relations.extraction
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations import stream
-from fairseq_ctxgates.relations.stream import END_OF_TUPLE, Relations, pack_tuples, permute_words, relation_mask
+from fairseq_ctxgates.relations.stream import END_OF_TUPLE, Relations, pack_tuples, relation_mask, shift_mask
 from tests.helpers.corpus import make_dictionary, write_split
 from tests.helpers.fairseq_commands import setup_task, write_relations
 from tests.helpers.models import build_model, make_task
@@ -178,10 +178,10 @@ def test_shuffled_batches(corpus: Any, kind: str, options: Dict[str, Any], limit
 
 
 @pytest.mark.parametrize("options", [{}, {"left_pad_source": False}, {"required_seq_len_multiple": 8}], ids=str)
-def test_permuted_masks(corpus: Any, options: Dict[str, Any]) -> None:
+def test_shifted_masks(corpus: Any, options: Dict[str, Any]) -> None:
     """As many words see as many others as with ``pair``, in whatever batch a sentence is; end of sentence stays."""
     data, tuples = corpus
-    task = make_relation_task(data, relation_mask="permuted", **options)
+    task = make_relation_task(data, relation_mask="shifted", **options)
     task.load_dataset("train")
     found: Dict[int, List[str]] = {}
     for max_sentences in (8, 1):
@@ -201,12 +201,23 @@ def test_permuted_masks(corpus: Any, options: Dict[str, Any]) -> None:
     assert sum(changed) > len(changed) / 4  # many have no tuple, or one of all words
 
 
-def test_a_sentence_decides_how_words_are_permuted() -> None:
-    mask = relation_mask(pack_tuples([[0, 1], [2, 3, 4]]), 9)
-    sentences = [np.arange(9) + number for number in range(10)]
-    masks = [draw(permute_words(mask, sentence)) for sentence in sentences]
-    assert len(set(map(str, masks))) > 5
-    assert draw(permute_words(mask, sentences[0].astype(np.int32))) == masks[0]
+def test_a_sentence_decides_how_far_its_mask_is_shifted() -> None:
+    tuples, length = [[0, 1], [2, 3, 6]], 9
+    all_shifts = [
+        draw(relation_mask(pack_tuples([[(word + distance) % (length - 1) for word in one] for one in tuples]), length))
+        for distance in range(length - 1)
+    ]
+    mask = relation_mask(pack_tuples(tuples), length)
+    sentences = [np.arange(length) + number for number in range(50)]
+    shifts = [all_shifts.index(draw(shift_mask(mask, sentence))) for sentence in sentences]
+    assert set(shifts) == set(range(1, length - 1))
+    assert all_shifts.index(draw(shift_mask(mask, sentences[0].astype(np.int32)))) == shifts[0]
+
+
+@pytest.mark.parametrize("tuples", [[], [[0]]])
+def test_a_single_word_cannot_be_shifted(tuples: List[List[int]]) -> None:
+    mask = relation_mask(pack_tuples(tuples), 2)
+    assert (shift_mask(mask, np.array([5, 2])) == mask).all()
 
 
 def test_truncated_sources(corpus: Any) -> None:
