@@ -43,11 +43,7 @@ def get_parser() -> argparse.ArgumentParser:
         "--texts", type=Path, default=Path(), metavar="DIR", help="the folder of the corpora's folders (default: .)"
     )
     parser.add_argument(
-        "--directory",
-        type=Path,
-        default=Path("evidence"),
-        metavar="DIR",
-        help="where everything is made (default: %(default)s)",
+        "--directory", type=Path, metavar="DIR", help="where everything is made (default: evidence/<name of the plan>)"
     )
     parser.add_argument("--parts", nargs="+", metavar="NAME", help="only these parts of the plan (default: all)")
     parser.add_argument("--seeds", nargs="+", type=int, metavar="N", help="these seeds in place of the plan's")
@@ -71,6 +67,12 @@ def get_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def directory_of(args: argparse.Namespace) -> Path:
+    """Where everything is made."""
+    directory: Path = args.directory or Path("evidence", args.plan.stem)
+    return directory.resolve()
+
+
 class Experiments:
     """The parts of a plan that are run.
 
@@ -80,7 +82,7 @@ class Experiments:
 
     def __init__(self, plan: Plan, args: argparse.Namespace) -> None:
         self._plan, self._args = plan, args
-        self._directory: Path = args.directory.resolve()
+        self._directory = directory_of(args)
         names = args.parts or list(plan.parts)
         for name in names:
             if name not in plan.parts:
@@ -141,7 +143,7 @@ def run(args: argparse.Namespace) -> None:
     """
     experiments = Experiments(read_plan(args.plan), args)
     console = Console()
-    directory = args.directory.resolve()
+    directory = directory_of(args)
     if args.dry_run:
         for job in experiments.jobs():
             for step in job.steps:

@@ -129,6 +129,11 @@ def test_a_run_with_a_mistake_is_refused_at_once(
     assert not (directory / "corpora").exists()
 
 
+def test_plans_with_parts_of_one_name_are_run_apart() -> None:
+    folders = {run.directory_of(run.get_parser().parse_args([str(plan)])) for plan in PLANS}
+    assert folders == {Path("evidence", plan.stem).resolve() for plan in PLANS}
+
+
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
