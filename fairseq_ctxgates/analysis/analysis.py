@@ -60,15 +60,16 @@ class Analysis(ABC):
     def main(self, argv: Optional[Sequence[str]] = None) -> None:
         """Run the analysis from its command line: print the result, and write the files that the options name."""
         args = self.parse_args(argv)
-        check_outputs(args, self.output_options)
         quiet_logging()
+        check_outputs(args, self.output_options)
         result = self.run(args)
         print(result.text())
         result.write(args)
 
 
 def quiet_logging() -> None:
-    """Log warnings only: fairseq sets the root logger to INFO, and its messages would bury the tables."""
+    """Log warnings only: fairseq sets the root logger to INFO or DEBUG, and its messages and those of other packages would
+    bury the tables."""
     logging.getLogger().setLevel(logging.WARNING)
     for message in ("pin_memory", "mismatched key_padding_mask"):  # about how fairseq calls torch
         warnings.filterwarnings("ignore", message=f".*{message}")

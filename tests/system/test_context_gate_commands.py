@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any, Dict, List
 
@@ -372,6 +373,17 @@ def test_override_that_nothing_reads(trained: Trained, command: str) -> None:
             "--model-overrides",
             "{'context_gat': 'none', 'dropout': 0.3}",
         )
+
+
+@pytest.mark.process
+def test_an_analysis_prints_its_result_only(trained: Trained, tmp_path: Path) -> None:
+    """No messages of fairseq's, nor of packages that are imported after it has set the level of all. Only a process that
+    has imported nothing before shows them."""
+    command = [sys.executable, "-m", "ctxgates", "analyze", "gates", trained.data, "--path", trained["gated"]]
+    command += ["--cpu", "--figure", tmp_path / "gates.png"]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == f"written: {tmp_path / 'gates.png'}"
 
 
 @pytest.mark.parametrize("option", ["--cross-self-attention", "--no-cross-attention"])
