@@ -68,8 +68,8 @@ class Analysis(ABC):
 
 
 def quiet_logging() -> None:
-    """Log warnings only: fairseq sets the root logger to INFO or DEBUG, and its messages and those of other packages would
-    bury the tables."""
+    """Log warnings only: fairseq sets the root logger to INFO or DEBUG, and its messages and those of other packages
+    would bury the tables."""
     logging.getLogger().setLevel(logging.WARNING)
     for message in ("pin_memory", "mismatched key_padding_mask"):  # about how fairseq calls torch
         warnings.filterwarnings("ignore", message=f".*{message}")

@@ -377,8 +377,8 @@ def test_override_that_nothing_reads(trained: Trained, command: str) -> None:
 
 @pytest.mark.process
 def test_an_analysis_prints_its_result_only(trained: Trained, tmp_path: Path) -> None:
-    """No messages of fairseq's, nor of packages that are imported after it has set the level of all. Only a process that
-    has imported nothing before shows them."""
+    """No messages of fairseq's, nor of packages that are imported after it has set the level of all. Only a process
+    that has imported nothing before shows them."""
     command = [sys.executable, "-m", "ctxgates", "analyze", "gates", trained.data, "--path", trained["gated"]]
     command += ["--cpu", "--figure", tmp_path / "gates.png"]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
