@@ -40,13 +40,17 @@ class SentenceMemory(NamedTuple):
     rows: int
 
 
-class SentenceAttention(MultiheadAttention):
-    """fairseq's attention between decoder and encoder, whose decoding steps read a sentence once for all of its beams.
-    Parameters are those of fairseq's."""
+class RenamedAttention(MultiheadAttention):
+    """Attention of our own, whose dropout ``--retain-dropout-modules`` knows by the name of fairseq's."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.dropout_module.module_name = MultiheadAttention.__name__  # what --retain-dropout-modules calls it
+        self.dropout_module.module_name = MultiheadAttention.__name__
+
+
+class SentenceAttention(RenamedAttention):
+    """fairseq's attention between decoder and encoder, whose decoding steps read a sentence once for all of its beams.
+    Parameters are those of fairseq's."""
 
     def step(
         self, query: Tensor, sentence: EncodedSentence, incremental_state: IncrementalState, need_weights: bool

@@ -4,14 +4,19 @@ Augmented Neural Machine Translation*)."""
 from __future__ import annotations
 
 import math
-from typing import Any, Optional, Tuple
+from typing import Optional, Tuple
 
 import torch
 from fairseq import utils
-from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
-from fairseq_ctxgates.modules.attention import EncodedSentence, IncrementalState, SentenceAttention, attend
+from fairseq_ctxgates.modules.attention import (
+    EncodedSentence,
+    IncrementalState,
+    RenamedAttention,
+    SentenceAttention,
+    attend,
+)
 from fairseq_ctxgates.modules.interpolation import interpolate
 from fairseq_ctxgates.parts import LayerInput, Returned, SourceContextPart
 
@@ -116,7 +121,7 @@ class RelationContext(SourceContextPart):
             attention.reorder_incremental_state(incremental_state[STATE_NAME], new_order)
 
 
-class MultiplyingAttention(MultiheadAttention):
+class MultiplyingAttention(RenamedAttention):
     """Self-attention whose scores are multiplied by a mask of ones and zeros (Li et al. 2022, equations 7 and 8 to the
     letter),
 
@@ -124,10 +129,6 @@ class MultiplyingAttention(MultiheadAttention):
 
     so that positions outside the mask have the score 0, and padding has none. Parameters are those of fairseq's.
     """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.dropout_module.module_name = MultiheadAttention.__name__  # what --retain-dropout-modules calls it
 
     def forward(
         self,

@@ -214,10 +214,10 @@ def test_a_sentence_decides_how_far_its_mask_is_shifted() -> None:
     assert all_shifts.index(draw(shift_mask(mask, sentences[0].astype(np.int32)))) == shifts[0]
 
 
-@pytest.mark.parametrize("tuples", [[], [[0]]])
-def test_a_single_word_cannot_be_shifted(tuples: List[List[int]]) -> None:
-    mask = relation_mask(pack_tuples(tuples), 2)
-    assert (shift_mask(mask, np.array([5, 2])) == mask).all()
+@pytest.mark.parametrize(("tuples", "sentence"), [([], [2]), ([], [5, 2]), ([[0]], [5, 2])])
+def test_no_or_one_word_cannot_be_shifted(tuples: List[List[int]], sentence: List[int]) -> None:
+    mask = relation_mask(pack_tuples(tuples), len(sentence))
+    assert (shift_mask(mask, np.array(sentence)) == mask).all()
 
 
 def test_truncated_sources(corpus: Any) -> None:
