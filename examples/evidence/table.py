@@ -18,7 +18,7 @@ from sacrebleu.metrics.base import Metric
 
 from evidence.commands import COMPARISON, PartCommands, system_folder
 from evidence.plan import Part, Plan, slug
-from fairseq_ctxgates.analysis.figures import colour, legend_above, new_figure
+from fairseq_ctxgates.analysis.figures import legend_above, line_look, new_figure
 from fairseq_ctxgates.analysis.report import Cell, Result, Table
 from fairseq_ctxgates.analysis.systems import add_reference_options, bleu_metric
 from fairseq_ctxgates.errors import UserError
@@ -307,7 +307,7 @@ def curves_figure(rows: Sequence[Row], title: str) -> Figure:
     for number, row in enumerate(trained):
         for seed, training in enumerate(row.trainings):
             updates, _, nll = zip(*training.curve)
-            axes.plot(updates, nll, color=colour(number), marker=".", label=row.name if seed == 0 else None)
+            axes.plot(updates, nll, marker=".", label=row.name if seed == 0 else None, **line_look(number))
     axes.set_xlabel("updates")
     axes.set_ylabel("bits a token")
     legend_above(axes)

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ctxgates.analysis.analysis import Analysis
-from fairseq_ctxgates.analysis.figures import colour, label_tokens, new_figure, token_width
+from fairseq_ctxgates.analysis.figures import label_tokens, line_look, new_figure, token_width
 from fairseq_ctxgates.analysis.inference import (
     Batch,
     Inference,
@@ -224,7 +224,7 @@ def entropy_figure(sentences: Sequence[SentenceEntropy]) -> Figure:
 
 def _draw_curves(axes: Axes, sentence: SentenceEntropy) -> None:
     for row, layer in enumerate(sentence.layers):
-        axes.plot(sentence.bits[row], marker=".", linewidth=1, color=colour(row), label=f"layer {layer}")
+        axes.plot(sentence.bits[row], marker=".", linewidth=1, label=f"layer {layer}", **line_look(row))
     if len(sentence.layers) > 1:
         axes.plot(sentence.bits.mean(axis=0), linewidth=2.5, color="black", label="mean of the layers")
     axes.axhline(sentence.even_bits, linestyle="--", color="grey", label="even: log2 n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 DOTS_PER_INCH = 150
 # Colours that readers with red-green colour blindness can tell apart (Okabe and Ito 2008); the baseline has the first.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
+# What distinguishes the series of one colour, of which there is more than one from the ninth on.
+HATCHES = ("", "////", "....")
+LINE_STYLES = ("-", "--", ":")
 
 Interval = Tuple[Optional[float], Optional[float]]
 
@@ -57,7 +60,7 @@ def bars(
         if intervals is not None:
             low, high = np.array(intervals[name], float).T
             errors = np.maximum([heights - low, high - heights], 0)  # an interval of resamples may leave the value out
-        axes.bar(positions, heights, width, label=name, color=colour(number), yerr=errors, capsize=3)
+        axes.bar(positions, heights, width, label=name, yerr=errors, capsize=3, **bar_look(number))
     axes.set_xticks(range(len(groups)))
     axes.set_xticklabels(groups)
     axes.set_xlim(-0.6, len(groups) - 0.4)
@@ -105,6 +108,16 @@ def tilt_labels(axes: Axes) -> None:
 def colour(number: int) -> str:
     """The colour of the series of this number."""
     return COLOURS[number % len(COLOURS)]
+
+
+def bar_look(number: int) -> Dict[str, Any]:
+    """The colour and pattern of the bars of the series of this number, as arguments of matplotlib."""
+    return {"color": colour(number), "hatch": HATCHES[number // len(COLOURS) % len(HATCHES)]}
+
+
+def line_look(number: int) -> Dict[str, Any]:
+    """The colour and style of the line of the series of this number, as arguments of matplotlib."""
+    return {"color": colour(number), "linestyle": LINE_STYLES[number // len(COLOURS) % len(LINE_STYLES)]}
 
 
 def legend_above(axes: Axes, columns: int = 3) -> None:

@@ -23,7 +23,7 @@ from fairseq.data import FairseqDataset
 from torch import Tensor
 
 from fairseq_ctxgates.analysis.analysis import Analysis
-from fairseq_ctxgates.analysis.figures import colour, label_tokens, legend_above, new_figure
+from fairseq_ctxgates.analysis.figures import label_tokens, legend_above, line_look, new_figure
 from fairseq_ctxgates.analysis.inference import (
     Batch,
     Inference,
@@ -335,7 +335,7 @@ def histogram_figure(statistics: GateStatistics, title: str) -> Figure:
     edges = np.linspace(0, 1, BINS + 1)
     for number, layer in enumerate(statistics.layers):
         counts = statistics.histogram(layer)
-        axes.stairs(100 * counts / counts.sum(), edges, label=f"layer {layer}", color=colour(number), linewidth=1.5)
+        axes.stairs(100 * counts / counts.sum(), edges, label=f"layer {layer}", linewidth=1.5, **line_look(number))
     axes.axvline(0.5, color="grey", linewidth=0.8, linestyle=":")
     axes.set_xlim(0, 1)
     axes.set_ylim(bottom=0)
