@@ -187,6 +187,11 @@ class Mechanism(Generic[Options]):
         return 1
 
     @property
+    def names_layers(self) -> bool:
+        """Whether the options name decoder layers, others than all, whose numbers then must not change."""
+        return False
+
+    @property
     def unread_streams(self) -> Tuple[str, ...]:
         """The names of side streams that may be loaded although an ablation does not read them."""
         return ()

@@ -1,4 +1,4 @@
-"""How often a model scores the right translation above wrong ones, each after its preceding sentence (Bawden et al.
+"""How often a model scores the right translation above wrong ones, each after the preceding sentences (Bawden et al.
 2018; ContraPro: Müller et al. 2018).
 
     ctxgates analyze contrastive data-bin/X --path plain.pt isg.pt --test-set anaphora.json --bpe subword_nmt ...
@@ -8,8 +8,9 @@
 
 A translation's score is its log-probability: the sum over its tokens, end of sentence included. With ``--normalize`` it
 is the mean, which is the score of fairseq's ``SequenceScorer``. A model is right about an example if the right
-translation scores higher than every wrong one. A model that reads no preceding sentence scores without it; one that
-reads the preceding translations too (``--concatenate-preceding-target``) reads those of the test set.
+translation scores higher than every wrong one. A model reads as many of the preceding
+sentences as it was trained with, or none; one that reads the preceding translations too
+(``--concatenate-preceding-target``) reads those of the test set.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ALL = "all"
+SEVERAL = ("--contrastive", "--preceding", "--preceding-target")  # options with one or more files
 ENCODERS = {"tokenizer": encoders.build_tokenizer, "bpe": encoders.build_bpe}
 
 # --- text to tokens
@@ -86,7 +88,7 @@ class Candidates:
     """Every translation of every example, as input of a model.
 
     fairseq's task makes a dataset of lines, as for fairseq-interactive. Each translation's source line is in its own
-    document, after the preceding sentence if the example has one.
+    document, after the preceding sentences that the example has.
 
     Args:
         inference: the model and its task
@@ -102,22 +104,23 @@ class Candidates:
         encode_source, encode_target = (text_encoder(args, language) for language in inference.languages)
         self.lines: List[Tensor] = []
         self.rows: List[int] = []  # the line of each candidate's source
+        self.preceding_lengths: List[int] = []  # how many tokens the translations before each have
         self.targets: Dict[int, Tensor] = {}  # by the line of their source
-        self.preceding_targets: Dict[int, Tensor] = {}  # by the line of the preceding sentence
+        self.preceding_targets: Dict[int, Tensor] = {}  # by the lines of the preceding sentences
         end = torch.tensor([task.source_dictionary.eos()])
         for example in examples:
             document = [
-                _tokens(task.source_dictionary, encode_source(line))
-                for line in (example.preceding, example.source)
-                if line
+                _tokens(task.source_dictionary, encode_source(line)) for line in (*example.preceding, example.source)
             ]
-            for number, translation in enumerate(example.translations):
+            befores = example.preceding_targets or [()] * len(example.translations)
+            for translation, before in zip(example.translations, befores):
+                first = len(self.lines)
                 self.lines += [*document, end]
-                self.rows.append(len(self.lines) - 2)
+                self.rows.append(first + len(example.preceding))
                 self.targets[self.rows[-1]] = _tokens(task.target_dictionary, encode_target(translation))
-                if example.preceding and example.preceding_targets is not None:
-                    before = encode_target(example.preceding_targets[number])
-                    self.preceding_targets[self.rows[-1] - 1] = _tokens(task.target_dictionary, before)
+                tokens = [_tokens(task.target_dictionary, encode_target(text)) for text in before]
+                self.preceding_targets.update(enumerate(tokens, start=first))
+                self.preceding_lengths.append(sum(map(len, tokens)))
         self.dataset = task.build_dataset_for_inference(self.lines, [len(line) for line in self.lines])
         self.padding, self.eos = task.target_dictionary.pad(), task.target_dictionary.eos()
         self.source_lengths = np.asarray(self.dataset.sizes)[self.rows]
@@ -128,9 +131,9 @@ class Candidates:
         for example in examples if self.concatenated else []:
             if example.preceding and example.preceding_targets is None:
                 raise UserError(
-                    f"{example.where} does not have the translation of the preceding sentence, which {inference.path} "
-                    f"reads: give --preceding-target, or --documents with the subtitles of both languages, of the "
-                    f"release that has its reference"
+                    f"{example.where} does not have the translations of the preceding sentences, which "
+                    f"{inference.path} reads: give --preceding-target, or --documents with the subtitles of both "
+                    f"languages, of the release that has its reference"
                 )
         self._check_lengths(inference, examples)
 
@@ -148,7 +151,7 @@ class Candidates:
         """Batches with targets; ``batch["id"]`` has the lines of their sources."""
         order = np.lexsort((self.target_lengths, self.source_lengths))
         rows = np.array(self.rows)[order]
-        befores = np.array([len(self.preceding_targets.get(row - 1, ())) for row in rows]) if self.concatenated else 0
+        befores = np.array(self.preceding_lengths)[order] if self.concatenated else 0
         tokens = np.maximum(self.dataset.num_tokens_vec(rows), self.target_lengths[order] + befores)
         for batch_rows in data_utils.batch_by_size(
             rows,
@@ -295,23 +298,32 @@ def example_table(examples: Sequence[Example], names: Sequence[str], scores: Seq
 # --- command
 
 
-def read_examples(args: argparse.Namespace, langs: Sequence[str]) -> List[Example]:
-    """The examples that the options name.
+def read_examples(args: argparse.Namespace, inference: Inference) -> List[Example]:
+    """The examples that the options name, with as many preceding sentences as the model reads where the test set has
+    whole documents.
 
     Raises:
         UserError: the options contradict each other, or a file does not fit.
     """
+    preceding, preceding_target = args.preceding or (), args.preceding_target or ()
+    if preceding_target and len(preceding_target) != len(preceding):
+        raise UserError(
+            f"--preceding-target has {len(preceding_target)} files, --preceding has {len(preceding)}: give the "
+            f"translations of each"
+        )
     if args.test_set:
-        return read_test_set(args.test_set, args.preceding, args.documents, langs, args.preceding_target)
+        of_task = getattr(inference.task, "context_size", None)  # none in fairseq's own task
+        number = of_task() if of_task else 1
+        return read_test_set(args.test_set, inference.languages, preceding, preceding_target, args.documents, number)
     plain = {"--source": args.source, "--reference": args.reference, "--contrastive": args.contrastive}
     missing = [option for option, value in plain.items() if not value]
     if missing:
         raise UserError(f"give --test-set, or plain text: {', '.join(plain)} ({missing[0]} is missing)")
-    return read_parallel(args.source, args.preceding, args.reference, args.contrastive, args.preceding_target)
+    return read_parallel(args.source, args.reference, args.contrastive, preceding, preceding_target)
 
 
 class ContrastiveAnalysis(Analysis):
-    """Accuracy of scoring the right translation above wrong ones, each after its preceding sentence."""
+    """Accuracy of scoring the right translation above wrong ones, each after the preceding sentences."""
 
     name = "contrastive"
 
@@ -363,8 +375,7 @@ class ContrastiveAnalysis(Analysis):
         scores = []
         for path in paths:
             inference = Inference.from_options(args, path=path)
-            if not examples:
-                examples = read_examples(args, inference.languages)
+            examples = read_examples(args, inference)
             scores.append(score_examples(inference, examples, args))
         right = [[is_right(example_scores) for example_scores in system_scores] for system_scores in scores]
         groups = accuracies(examples, right, args.resamples, args.seed)
@@ -396,7 +407,8 @@ def _add_test_set_options(parser: CommandParser) -> None:
         (
             "--preceding",
             "FILE",
-            "the preceding source sentence of each line (with --source) or example (of ContraPro), empty for none",
+            "the preceding source sentence of each line (with --source) or example (of ContraPro), empty for none; "
+            "more files: the sentences before those, for models that read several",
         ),
         (
             "--preceding-target",
@@ -405,7 +417,7 @@ def _add_test_set_options(parser: CommandParser) -> None:
         ),
         ("--documents", "DIR", "of ContraPro: the subtitles that its setup_opensubs.sh extracts"),
     ):
-        add_file_option(parser, option, help, metavar=metavar, several=option == "--contrastive")
+        add_file_option(parser, option, help, metavar=metavar, several=option in SEVERAL)
     of_text = ("source", "reference", "contrastive")
     parser.add_condition("plain text, not --test-set", lambda args: not args.test_set, *of_text)
     contrapro = "--test-set contrapro.json, without --preceding"

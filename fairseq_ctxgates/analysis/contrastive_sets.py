@@ -1,4 +1,4 @@
-"""Contrastive test sets: a source sentence, its preceding sentence, the right translation and wrong translations.
+"""Contrastive test sets: a source sentence, those before it, the right translation and wrong translations.
 
 They are read from the JSON of ContraPro (Müller et al. 2018), from that of the discourse test sets of Bawden et al.
 (2018), and from plain parallel files.
@@ -10,7 +10,7 @@ import contextlib
 import json
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, Iterator, List, Mapping, Optional, Sequence, Tuple
 
@@ -26,17 +26,17 @@ class Example:
 
     where: file and place of the example, for messages
     source: the sentence
-    preceding: the preceding source sentence, "" for none
+    preceding: the source sentences before it in its document, the nearest last; none of them is empty
     translations: the right translation, then the wrong ones
-    preceding_targets: for each translation that of the preceding sentence, "" for none; None if the set does not say
+    preceding_targets: for each translation those of the preceding sentences; None if the set does not say
     groups: the groups that the example counts in, such as {"distance": "1"}
     """
 
     where: str
     source: str
-    preceding: str
+    preceding: Sequence[str]
     translations: Sequence[str]
-    preceding_targets: Optional[Sequence[str]] = None
+    preceding_targets: Optional[Sequence[Sequence[str]]] = None
     groups: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -64,18 +64,21 @@ def read_json(path: Path) -> Any:
 
 def read_test_set(
     path: Path,
-    preceding: Optional[Path],
-    documents: Optional[Path],
     langs: Sequence[str],
-    preceding_target: Optional[Path] = None,
+    preceding: Sequence[Path] = (),
+    preceding_target: Sequence[Path] = (),
+    documents: Optional[Path] = None,
+    number: int = 1,
 ) -> List[Example]:
     """The examples of a JSON file: ContraPro's is a list, that of a discourse test set is an object.
 
     Args:
-        preceding: for ContraPro, a file with the preceding sentence of each example, see :func:`preceding_lines`
-        preceding_target: for ContraPro with ``preceding``, such a file with these sentences' translations
-        documents: for ContraPro, the folder of the subtitles that its examples come from
         langs: source and target language, the extensions of the files in ``documents``
+        preceding: for ContraPro, a file with the preceding sentence of each example, see :func:`preceding_lines`, one
+            with the sentence before that, and so on
+        preceding_target: for ContraPro with ``preceding``, such files with these sentences' translations
+        documents: for ContraPro, the folder of the subtitles that its examples come from
+        number: of the sentences taken from ``documents`` before each example
 
     Raises:
         UserError: one of the files cannot be read or has another form.
@@ -88,7 +91,7 @@ def read_test_set(
             )
         examples = list(_discourse_examples(content, path))
     elif isinstance(content, list):
-        examples = list(_contrapro_examples(content, path, (preceding, preceding_target), documents, langs))
+        examples = list(_contrapro_examples(content, path, langs, (preceding, preceding_target), documents, number))
     else:
         raise UserError(f"{path} is neither ContraPro's list nor the object of the discourse test sets")
     if not examples:
@@ -108,29 +111,32 @@ def _discourse_examples(content: Mapping[str, Any], path: Path) -> Iterator[Exam
                     groups = {"translation": right, "type": pair.get("type", entry.get("type"))}
                     chosen = pair[right], pair["incorrect"]
                     before, translations = ([sentences[place] for sentences in chosen] for place in (0, 1))
-                    yield _example(where, source[1], source[0], translations, groups, before)
+                    yield _example(where, source[1], source[:1], translations, groups, [[text] for text in before])
 
 
 def _contrapro_examples(
     content: Sequence[Any],
     path: Path,
-    preceding: Tuple[Optional[Path], Optional[Path]],
-    documents: Optional[Path],
     langs: Sequence[str],
+    preceding: Tuple[Sequence[Path], Sequence[Path]],
+    documents: Optional[Path],
+    number: int,
 ) -> Iterator[Example]:
     places = [f"{path}: entry {number}" for number in range(1, len(content) + 1)]
     translations = []
     for where, entry in zip(places, content):
         with _form(where):
             translations.append([entry["ref segment"], *(error["contrastive"] for error in entry["errors"])])
-    sentences: Sequence[str]
-    targets: Sequence[Optional[str]] = [None] * len(content)
+    sentences: Sequence[Sequence[str]]
+    targets: Sequence[Optional[Sequence[str]]] = [None] * len(content)
     if preceding[0]:
-        sentences = preceding_lines(preceding[0], [len(choices) for choices in translations])
-        if preceding[1]:
-            targets = preceding_lines(preceding[1], [len(choices) for choices in translations])
+        choices_of_each = [len(choices) for choices in translations]
+        sentences, given = (
+            _nearest_last([preceding_lines(file, choices_of_each) for file in side]) for side in preceding
+        )
+        targets = given or targets
     elif documents:
-        found = list(_subtitles_before(content, places, documents, langs))
+        found = list(_subtitles_before(content, places, documents, langs, number))
         sentences, targets = [before for before, _ in found], [target for _, target in found]
     else:
         raise UserError(
@@ -138,7 +144,7 @@ def _contrapro_examples(
             f"setup_opensubs.sh makes, or --preceding, with the text that its json2text_and_context.pl --context 1 "
             f"extracts"
         )
-    for where, entry, choices, sentence, target in zip(places, content, translations, sentences, targets):
+    for where, entry, choices, before, target in zip(places, content, translations, sentences, targets):
         with _form(where):
             distance = entry.get("ante distance")
             groups = {
@@ -146,8 +152,8 @@ def _contrapro_examples(
                 "distance": f">{FAR}" if distance is not None and distance > FAR else distance,
                 "intrasegmental": entry.get("intrasegmental"),
             }
-            before = None if target is None else [target] * len(choices)
-            yield _example(where, entry["src segment"], sentence, choices, groups, before)
+            before_targets = None if target is None else [target] * len(choices)
+            yield _example(where, entry["src segment"], before, choices, groups, before_targets)
 
 
 def preceding_lines(path: Path, choices: Sequence[int]) -> List[str]:
@@ -172,11 +178,16 @@ def preceding_lines(path: Path, choices: Sequence[int]) -> List[str]:
     return [lines[end - number] for number, end in zip(choices, accumulate(choices))]
 
 
+def _nearest_last(files: Sequence[Sequence[str]]) -> List[Sequence[str]]:
+    """For each example its line of each file, where the first file has the nearest sentences."""
+    return list(zip(*reversed(files)))
+
+
 def _subtitles_before(
-    content: Sequence[Any], places: Sequence[str], folder: Path, langs: Sequence[str]
-) -> Iterator[Tuple[str, Optional[str]]]:
-    """The line before each segment in ``folder``/YEAR/NAME.SRC, "" for a first line, and that in NAME.TGT, None where
-    this file is missing or its line is not the reference.
+    content: Sequence[Any], places: Sequence[str], folder: Path, langs: Sequence[str], number: int
+) -> Iterator[Tuple[List[str], Optional[List[str]]]]:
+    """The lines before each segment in ``folder``/YEAR/NAME.SRC, "" before the first line, and those in NAME.TGT, None
+    where this file is missing or its line is not the reference.
 
     An entry's ``document id`` is the name of the target language's file; its ``segment id`` counts lines from 1.
     """
@@ -200,8 +211,11 @@ def _subtitles_before(
             raise UserError(
                 f"{where}: line {segment} of {paths[langs[0]]} is not its source sentence: another release?"
             )
-        before = _line(found[langs[1]], segment - 1) if fits.get(langs[1]) else None
-        yield _line(found[langs[0]], segment - 1), before
+        source, target = (
+            [_line(found[lang], line) for line in range(segment - number, segment)] if fits.get(lang) else None
+            for lang in langs
+        )
+        yield source or [], target
 
 
 def _line(lines: Sequence[str], number: int) -> str:
@@ -227,16 +241,19 @@ def _form(where: str) -> Iterator[None]:
 def _example(
     where: str,
     source: Any,
-    preceding: Any,
+    preceding: Sequence[Any],
     translations: Sequence[Any],
     groups: Mapping[str, Any],
-    preceding_targets: Optional[Sequence[Any]],
+    preceding_targets: Optional[Sequence[Sequence[Any]]],
 ) -> Example:
-    for text in (source, preceding, *translations, *(preceding_targets or ())):
+    """An example of these texts; empty sentences before it are none."""
+    for text in (source, *preceding, *translations, *chain.from_iterable(preceding_targets or ())):
         if not isinstance(text, str):
             raise TypeError(f"{text!r} where a sentence should be")
     named = {name: str(value).lower() for name, value in groups.items() if value is not None}
-    return Example(where, source, preceding, translations, preceding_targets, named)
+    there = [place for place, sentence in enumerate(preceding) if sentence]
+    targets = None if preceding_targets is None else [[texts[place] for place in there] for texts in preceding_targets]
+    return Example(where, source, [preceding[place] for place in there], translations, targets, named)
 
 
 # --- plain files
@@ -244,25 +261,24 @@ def _example(
 
 def read_parallel(
     source: Path,
-    preceding: Optional[Path],
     reference: Path,
     contrastive: Sequence[Path],
-    preceding_target: Optional[Path] = None,
+    preceding: Sequence[Path] = (),
+    preceding_target: Sequence[Path] = (),
 ) -> List[Example]:
     """The examples of parallel files, which have a line for each example.
 
     Args:
         source: the source sentences
-        preceding: the preceding source sentences, an empty line for none
         reference: the right translations
         contrastive: files of wrong translations; an empty line if an example has fewer than there are files
-        preceding_target: the translations of the preceding sentences, an empty line for none
+        preceding: a file of the preceding source sentences, an empty line for none, one of those before them, and so on
+        preceding_target: such files of these sentences' translations
 
     Raises:
         UserError: a file cannot be read or has another number of lines, or a line is empty that must not be.
     """
-    may_be_empty = [path for path in (preceding, preceding_target) if path is not None]
-    texts = {path: read_lines(path) for path in (source, reference, *contrastive, *may_be_empty)}
+    texts = {path: read_lines(path) for path in (source, reference, *contrastive, *preceding, *preceding_target)}
     number = len(texts[source])
     for path, lines in texts.items():
         if len(lines) != number:
@@ -279,8 +295,8 @@ def read_parallel(
         ):
             if not is_there:
                 raise UserError(f"{path}: line {line + 1} is empty")
-        before = texts[preceding][line] if preceding is not None else ""
         translations = [texts[reference][line], *wrong]
-        targets = None if preceding_target is None else [texts[preceding_target][line]] * len(translations)
-        examples.append(Example(f"{source}: line {line + 1}", texts[source][line], before, translations, targets))
+        before, before_target = ([texts[path][line] for path in paths[::-1]] for paths in (preceding, preceding_target))
+        targets = [before_target] * len(translations) if preceding_target else None
+        examples.append(_example(f"{source}: line {line + 1}", texts[source][line], before, translations, {}, targets))
     return examples

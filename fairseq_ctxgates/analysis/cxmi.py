@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
+from fairseq.data import data_utils
 
 from fairseq_ctxgates.analysis.analysis import Analysis
 from fairseq_ctxgates.analysis.bootstrap import COVERAGE, Estimate, add_bootstrap_options, bootstrap
@@ -40,9 +41,11 @@ from fairseq_ctxgates.analysis.preceding_attention import preceding_attention
 from fairseq_ctxgates.analysis.report import Cell, Result, Table, add_page_option, add_report_options
 from fairseq_ctxgates.analysis.scores import token_log_probs
 from fairseq_ctxgates.analysis.systems import system_names
+from fairseq_ctxgates.commands.options import CommandParser
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.inter_sentence.concatenated_sentences import ConcatenatedSentences
 from fairseq_ctxgates.inter_sentence.preceding_sentences import NONE, PrecedingSentences
+from fairseq_ctxgates.relations.extraction.words import REMOVE_BPE, words_of_tokens
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -300,17 +303,30 @@ def sentence_table(models: Sequence[Measured]) -> Table:
     return Table(columns, rows)
 
 
-def token_table(models: Sequence[Measured]) -> Table:
-    """A row for each model and target token with what it gains, the P-CXMI of Fernandes et al. 2023."""
+def token_table(models: Sequence[Measured], remove_bpe: str = "none") -> Table:
+    """A row for each model and target token, or word, with what it gains, the P-CXMI of Fernandes et al. 2023.
+
+    Args:
+        remove_bpe: how sub-words are joined to words, whose bits are the sum over their tokens
+    """
     columns = {"model": "", "sentence": "d", "preceded": "", "position": "d", "token": ""}
     columns.update({"log2 P with": ".4f", "log2 P without": ".4f", "saved (bits)": ".4f"})
     rows: List[List[Cell]] = [
-        [model.name, s.number, s.preceded, position, token, *map(float, scores)]
+        [
+            *(model.name, s.number, s.preceded, position, data_utils.post_process(" ".join(tokens), remove_bpe)),
+            *(float(scores[places].sum()) for scores in (s.with_context, s.without, s.saved)),
+        ]
         for model in models
         for s in model.sentences
-        for position, (token, *scores) in enumerate(zip(s.tokens, s.with_context, s.without, s.saved), start=1)
+        for position, places in enumerate(places_of_words(s.tokens, remove_bpe), start=1)
+        for tokens in [[s.tokens[place] for place in places]]
     ]
     return Table(columns, rows)
+
+
+def places_of_words(tokens: Sequence[str], remove_bpe: str) -> List[List[int]]:
+    """The places of each word's tokens in a sentence, whose last token is the end of sentence, a word of its own."""
+    return [*words_of_tokens(tokens[:-1], remove_bpe).positions, [len(tokens) - 1]]
 
 
 def summary_as_dict(cxmi: CXMI) -> Dict[str, object]:
@@ -416,7 +432,7 @@ class CXMIAnalysis(Analysis):
     name = "cxmi"
     output_options = (*Analysis.output_options, "tokens", "html")
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
+    def add_options(self, parser: CommandParser) -> None:
         """The models, the split, the intervals, the files to write and the sentence drawn."""
         add_inference_options(parser, several=True)
         add_names_option(parser, "models", "--path")
@@ -435,6 +451,15 @@ class CXMIAnalysis(Analysis):
             metavar="FILE",
             help="also write to this file, as CSV, what each target token gains (P-CXMI; Fernandes et al. 2023)",
         )
+        parser.add_argument(
+            "--remove-bpe",
+            nargs="?",
+            choices=REMOVE_BPE,
+            const="subword_nmt",
+            default="none",
+            help="join the sub-words of --tokens to words, which gain what their tokens do",
+        )
+        parser.add_condition("--tokens", lambda args: args.tokens, "remove_bpe")
         add_page_option(parser, "what each word of a document gains")
         help = "the sentence drawn, and the page's document, that of sentence N, from 1 (default: what saves most)"
         parser.add_argument("--sentence", type=int, metavar="N", help=help)
@@ -468,7 +493,7 @@ class CXMIAnalysis(Analysis):
                 "systems": [model.as_dict() for model in models],
             },
             csv=sentence_table(models),
-            more_csv={"tokens": token_table(models)},
+            more_csv={"tokens": token_table(models, args.remove_bpe)},
             figure=partial(cxmi_figure, preceded, models[0].groups[WITH], drawn) if drawn else None,
             page=document.page(f"What the preceding sentences are worth: {over}") if args.html else None,
         )

@@ -82,6 +82,10 @@ class InterSentence(Mechanism[InterSentenceGateConfig]):
         return parse_layers(self.options.inter_sentence_layers, self.num_layers, "--inter-sentence-layers")
 
     @property
+    def names_layers(self) -> bool:
+        return self.options.inter_sentence_layers != "all"
+
+    @property
     def required_streams(self) -> Tuple[str, ...]:
         return (PrecedingSentences.name,)
 

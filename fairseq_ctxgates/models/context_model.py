@@ -138,10 +138,14 @@ class ContextModel(FairseqEncoderDecoderModel):
         """As fairseq's; a loaded model needs no warm start.
 
         Raises:
-            UserError: the checkpoint's model reads another input than the task gives.
+            UserError: the checkpoint's model reads another input than the task gives, or, where the task is fairseq's,
+                which does not check this, an option would do nothing.
         """
-        for entry in find_needs(state_dict) if self.input_options is None else ():
-            raise UserError(f"the model of this checkpoint {entry}")
+        if self.input_options is None:
+            for entry in find_needs(state_dict):
+                raise UserError(f"the model of this checkpoint {entry}")
+            for message in self.unread_options.values():
+                raise UserError(message)
         self.pending_warm_start = None
         return super().load_state_dict(state_dict, *arguments, **options)
 

@@ -215,7 +215,7 @@ class ContextTransformerDecoder(ContextDecoder, TransformerDecoderBase):
         # By index: going through a list with LayerDrop leaves layers out.
         layers = [self.layers[place] for place in range(len(self.layers))]
         self.returns = {layer.number: layer.returns for layer in layers}
-        if cfg.decoder.layers_to_keep and len({tuple(layer.source_parts) for layer in layers}) > 1:
+        if cfg.decoder.layers_to_keep and any(mechanism.names_layers for mechanism in cfg.mechanisms):
             raise UserError(
                 "--decoder-layers-to-keep renumbers the layers, but a mechanism is in some of them only: leave it out"
             )

@@ -86,6 +86,10 @@ class FactualRelations(Mechanism[RelationFusionConfig]):
         return parse_layers(self.options.relation_layers, self.num_layers, "--relation-layers")
 
     @property
+    def names_layers(self) -> bool:
+        return self.options.relation_layers != "all"
+
+    @property
     def is_read(self) -> bool:
         """Whether there is a second encoding; the ablation Compare Fusion has none."""
         return self.options.relation_ablation == "none"

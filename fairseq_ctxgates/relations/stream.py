@@ -85,7 +85,8 @@ class Relations(SideStream[RelationsConfig]):
         """Raise UserError where options about relations are given to models that read none, or contradict others."""
         if options.load_relations and cls.name not in required:
             raise UserError(
-                "--load-relations needs an architecture that reads them: --arch fra_transformer, or --relation-fusion"
+                "--load-relations needs a model that reads them: --arch fra_transformer, or --relation-fusion, and no "
+                "--relation-ablation compare"
             )
         mask: Optional[str] = options.relation_mask
         if mask is not None and cls.name not in required:

@@ -72,6 +72,7 @@ class ContextTranslationTask(TranslationTask):
     def __init__(self, cfg: FairseqDataclass, src_dict: Dictionary, tgt_dict: Dictionary) -> None:
         super().__init__(cfg, src_dict, tgt_dict)
         self._models: List[BaseFairseqModel] = []
+        self._trains = False  # the last model was built to be trained
         self._model_options: List[ModelOptions] = []
         self._training_data: Optional[SideStreamDataset] = None
         self._taken_from_checkpoint = [name for name in _SAVED_IN_CHECKPOINT if getattr(cfg, name) is None]
@@ -278,6 +279,7 @@ class ContextTranslationTask(TranslationTask):
         """
         model = super().build_model(cfg, from_checkpoint)
         self._models.append(model)
+        self._trains = not from_checkpoint
         self._model_options.append(ModelOptions.of(model, cfg))
         if from_checkpoint and not isinstance(model, ContextModel):  # which ignores what it does not read
             _ignore_streams(model)
@@ -372,7 +374,9 @@ class ContextTranslationTask(TranslationTask):
         overrides = ast.literal_eval(self.cfg.model_overrides or "{}")
         refuse_unread_overrides(overrides, self._model_options, overridable)
         models = [model for model in self._models if isinstance(model, ContextModel)]
-        known = self.required_streams() | {name for model in models for name in model.unread_streams}
+        known = self.required_streams()
+        if not self._trains:  # the options of a training may ask for what an ablation does not read
+            known |= {name for model in models for name in model.unread_streams}
         for stream in STREAMS:
             stream.check_models(self._options_of(stream), self.cfg, known)
         _check_combination(self._wanted_streams(), self.cfg)

@@ -99,9 +99,11 @@ class ContinuingGenerator(SequenceGenerator):
         suppressed = getattr(self, "token_indices_to_suppress", None)
         if suppressed is not None:
             lprobs[:, suppressed] = float("-inf")
-        lprobs[is_context | is_last] = float("-inf")
+        # No indexing by a mask, for which a GPU would be waited for.
+        lprobs.masked_fill_((is_context | is_last)[:, None], float("-inf"))
         lprobs[:, self.eos] = ends.masked_fill(is_context, float("-inf"))
-        lprobs[is_context] = lprobs[is_context].scatter(-1, words[is_context, None], 0.0)
+        words = words[:, None]
+        lprobs.scatter_(-1, words, lprobs.gather(-1, words).masked_fill(is_context[:, None], 0.0))
         return lprobs, tokens, scores
 
     def _without_context(self, hypotheses: List[Hypothesis], length: int) -> List[Hypothesis]:

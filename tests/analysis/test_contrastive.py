@@ -37,7 +37,7 @@ def test_right_is_higher_than_every_wrong_one(scores: List[float], right: bool) 
 
 
 def example(wrong: int = 1, **groups: str) -> Example:
-    return Example("somewhere", "s", "", ["t", *["u"] * wrong], groups=groups)
+    return Example("somewhere", "s", [], ["t", *["u"] * wrong], groups=groups)
 
 
 EXAMPLES = [example(distance="1"), example(wrong=3, distance="0"), example(distance="1", kind="x"), example()]
@@ -105,15 +105,15 @@ LEXICAL_CHOICE = {
 
 
 def test_discourse_test_sets(tmp_path: Path) -> None:
-    first, second = read_test_set(write(tmp_path / "anaphora.json", ANAPHORA), None, None, ["en", "fr"])
-    assert (first.preceding, first.source) == ("The house is old.", "I like it.")
+    first, second = read_test_set(write(tmp_path / "anaphora.json", ANAPHORA), ["en", "fr"])
+    assert (first.preceding, first.source) == (["The house is old."], "I like it.")
     assert (first.translations, first.groups) == (
         ["Je l'aime.", "Je le aime."],
         {"translation": "correct", "type": "f.sg"},
     )
     assert (second.translations, second.groups) == (["Je le aime.", "Je l'aime."], {"translation": "semi-correct"})
-    first, second = read_test_set(write(tmp_path / "lexical-choice.json", LEXICAL_CHOICE), None, None, ["en", "fr"])
-    assert (first.preceding, second.preceding) == ("New suspects?", "My lighter.")
+    first, second = read_test_set(write(tmp_path / "lexical-choice.json", LEXICAL_CHOICE), ["en", "fr"])
+    assert (first.preceding, second.preceding) == (["New suspects?"], ["My lighter."])
     assert (first.translations, second.translations) == (["Un 1 !", "Un 2 !"], ["Un 2 !", "Un 1 !"])
     assert first.groups == {"translation": "correct", "type": "disambig"}
 
@@ -148,52 +148,64 @@ def test_contrapro(tmp_path: Path) -> None:
     by_example = write(tmp_path / "by-example", ["A dog ?", ""])
     by_translation = write(tmp_path / "contrapro.context.en", ["A dog ?"] * 3 + [""] * 2)
     found = [
-        read_test_set(path, preceding, documents, ["en", "de"])
-        for preceding, documents in ((by_example, None), (by_translation, None), (None, tmp_path / "documents"))
+        read_test_set(path, ["en", "de"], preceding, documents=documents)
+        for preceding, documents in (([by_example], None), ([by_translation], None), ([], tmp_path / "documents"))
     ]
     assert found[0] == found[1] == found[2]
+    further = write(tmp_path / "further", ["It rains .", ""])
+    several = [
+        read_test_set(path, ["en", "de"], [by_example, further]),
+        read_test_set(path, ["en", "de"], documents=tmp_path / "documents", number=2),
+        read_test_set(path, ["en", "de"], documents=tmp_path / "documents", number=3),
+    ]
+    for examples in several:
+        assert [example.preceding for example in examples] == [["It rains .", "A dog ?"], []]
     first, second = found[0]
-    assert (first.source, first.preceding) == ("I see it .", "A dog ?")
+    assert (first.source, first.preceding) == ("I see it .", ["A dog ?"])
     assert first.translations == ["Ich sehe ihn .", "Ich sehe sie .", "Ich sehe es ."]
     assert first.groups == {"pronoun": "it:er", "distance": "1"}
-    assert (second.preceding, second.groups["distance"], second.groups["intrasegmental"]) == ("", ">3", "true")
+    assert (second.preceding, second.groups["distance"], second.groups["intrasegmental"]) == ([], ">3", "true")
     assert second.where.endswith("contrapro.json: entry 2")
 
 
 def test_translations_of_the_preceding_sentences(tmp_path: Path) -> None:
     """Each form of test set has them, or a file gives them."""
-    (first, _) = read_test_set(write(tmp_path / "anaphora.json", ANAPHORA), None, None, ["en", "fr"])
-    assert first.preceding_targets == ["La maison.", "La maison."]
+    (first, _) = read_test_set(write(tmp_path / "anaphora.json", ANAPHORA), ["en", "fr"])
+    assert first.preceding_targets == [["La maison."], ["La maison."]]
     path = write(tmp_path / "contrapro.json", CONTRAPRO)
     year = tmp_path / "documents" / "1996"
     year.mkdir(parents=True)
     write(year / "6_58_1.en", SUBTITLES)
-    assert read_test_set(path, None, year.parent, ["en", "de"])[0].preceding_targets is None
+    assert read_test_set(path, ["en", "de"], documents=year.parent)[0].preceding_targets is None
     write(year / "6_58_1.de", ["Es regnet .", "Ein Hund ?", "Ich sehe ihn .", "Oh ."])
     before = write(tmp_path / "before.en", ["A dog ?", ""]), write(tmp_path / "before.de", ["Ein Hund ?", ""])
     for found in (
-        read_test_set(path, None, year.parent, ["en", "de"]),
-        read_test_set(path, before[0], None, ["en", "de"], before[1]),
+        read_test_set(path, ["en", "de"], documents=year.parent),
+        read_test_set(path, ["en", "de"], before[:1], before[1:]),
     ):
-        assert [example.preceding_targets for example in found] == [["Ein Hund ?"] * 3, ["", ""]]
+        assert [example.preceding_targets for example in found] == [[["Ein Hund ?"]] * 3, [[], []]]
+    (first, second) = read_test_set(path, ["en", "de"], documents=year.parent, number=2)
+    assert first.preceding_targets == [["Es regnet .", "Ein Hund ?"]] * 3
     write(year / "6_58_1.de", ["Es regnet .", "Ein Hund ?", "Ich sehe sie ."])
-    assert [one.preceding_targets for one in read_test_set(path, None, year.parent, ["en", "de"])] == [None, ["", ""]]
+    (first, second) = read_test_set(path, ["en", "de"], documents=year.parent)
+    assert (first.preceding_targets, second.preceding_targets) == (None, [[], []])
     (tmp_path / "empty.json").write_text("[]")
     with pytest.raises(UserError, match="empty.json holds no examples"):
-        read_test_set(tmp_path / "empty.json", None, year.parent, ["en", "de"])
+        read_test_set(tmp_path / "empty.json", ["en", "de"], documents=year.parent)
     source, reference = write(tmp_path / "src", ["s1", "s2"]), write(tmp_path / "ref", ["t1", "t2"])
     wrong = write(tmp_path / "wrong", ["u1", "u2"])
-    found = read_parallel(source, before[0], reference, [wrong], before[1])
-    assert [example.preceding_targets for example in found] == [["Ein Hund ?"] * 2, ["", ""]]
+    found = read_parallel(source, reference, [wrong], before[:1], before[1:])
+    assert [example.preceding_targets for example in found] == [[["Ein Hund ?"]] * 2, [[], []]]
 
 
 def test_plain_files(tmp_path: Path) -> None:
     source, reference = write(tmp_path / "src", ["s1", "s2"]), write(tmp_path / "ref", ["t1", "t2"])
     wrong = [write(tmp_path / "wrong1", ["u1", "u2"]), write(tmp_path / "wrong2", ["", "v2"])]
-    first, second = read_parallel(source, write(tmp_path / "before", ["", "p2"]), reference, wrong)
-    assert (first.source, first.preceding, first.translations) == ("s1", "", ["t1", "u1"])
-    assert (second.source, second.preceding, second.translations) == ("s2", "p2", ["t2", "u2", "v2"])
-    assert [found.preceding for found in read_parallel(source, None, reference, wrong)] == ["", ""]
+    before = [write(tmp_path / "before", ["", "p2"]), write(tmp_path / "further", ["", "q2"])]
+    first, second = read_parallel(source, reference, wrong, before)
+    assert (first.source, first.preceding, first.translations) == ("s1", [], ["t1", "u1"])
+    assert (second.source, second.preceding, second.translations) == ("s2", ["q2", "p2"], ["t2", "u2", "v2"])
+    assert [found.preceding for found in read_parallel(source, reference, wrong)] == [[], []]
 
 
 @pytest.mark.parametrize(
@@ -220,7 +232,7 @@ def test_damaged_json(tmp_path: Path, content: Any, message: str) -> None:
         if content and content[0] == "[":
             before = write(tmp_path / "before", ["x"] * len(json.loads(content)))
     with pytest.raises(UserError, match=message):
-        read_test_set(path, before, None, ["en", "de"])
+        read_test_set(path, ["en", "de"], [before] if before else [])
 
 
 def test_what_contrapro_needs(tmp_path: Path) -> None:
@@ -228,7 +240,7 @@ def test_what_contrapro_needs(tmp_path: Path) -> None:
 
     def refused(message: str, preceding: Any = None, documents: Any = None, json_file: Path = path) -> None:
         with pytest.raises(UserError, match=message):
-            read_test_set(json_file, preceding, documents, ["en", "de"])
+            read_test_set(json_file, ["en", "de"], [preceding] if preceding else [], documents=documents)
 
     refused("does not have the preceding sentences: give --documents, .*, or --preceding")
     refused(r"before has 3 lines for 2 examples of 5 translations", preceding=write(tmp_path / "before", ["a"] * 3))

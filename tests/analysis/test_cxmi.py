@@ -21,6 +21,7 @@ from fairseq_ctxgates.analysis.cxmi import (
     cxmi_figure,
     measure,
     summary_table,
+    token_table,
 )
 from fairseq_ctxgates.analysis.inference import Inference
 from fairseq_ctxgates.analysis.scores import token_log_probs
@@ -48,6 +49,25 @@ def test_cxmi_by_hand() -> None:
 def test_no_sentences() -> None:
     measured = Measured("isg", "isg.pt", [], {"without one": measure([], resamples=10, seed=1)})
     assert summary_table([measured]).text().split()[-6:] == ["one", "0", "0", "—", "—", "—"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "tokens", "words"),
+    [
+        ("subword_nmt", ["lo@@", "w@@", "er", "it", "</s>"], ["lower", "it", "</s>"]),
+        ("sentencepiece", ["▁low", "er", "▁", "it", "</s>"], ["lower", "it", "</s>"]),
+        ("none", ["lo@@", "w@@", "er", "it", "</s>"], ["lo@@", "w@@", "er", "it", "</s>"]),
+    ],
+)
+def test_words_gain_what_their_tokens_do(kind: str, tokens: List[str], words: List[str]) -> None:
+    """The bits of one word are those of its tokens together; the end of sentence is a word of its own."""
+    bits = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
+    model = Measured("x", "x.pt", [SentenceScores(3, True, tokens, -bits, -3 * bits)], {})
+    rows = token_table([model], kind).rows
+    assert [row[4] for row in rows] == words
+    assert [row[3] for row in rows] == list(range(1, 1 + len(words)))
+    sums = {"subword_nmt": [7, 8, 16], "sentencepiece": [3, 12, 16], "none": [1, 2, 4, 8, 16]}[kind]
+    assert [row[5:] for row in rows] == [[-total, -3.0 * total, 2.0 * total] for total in sums]
 
 
 def test_figure() -> None:

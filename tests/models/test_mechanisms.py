@@ -65,11 +65,25 @@ def test_a_warm_start_needs_the_task_that_loads_it(tmp_path: Path) -> None:
     model(**BATCH)
 
 
+def test_an_ablation_of_a_mechanism_that_is_off_is_refused_by_fairseqs_own_task_too() -> None:
+    """As of ``--model-overrides`` in fairseq-generate, whose task is ``translation`` by default."""
+    trained = build_model("rcg_transformer").state_dict()
+    task = TranslationTask(TranslationConfig(), DICTIONARY, DICTIONARY)
+    model: Any = build_model("rcg_transformer", task, inter_sentence_ablation="closed")
+    with pytest.raises(UserError, match="--inter-sentence-ablation closed would do nothing"):
+        model.load_state_dict(trained)
+
+
 def test_layers_to_keep_do_not_move_a_mechanism() -> None:
     kept: dict[str, Any] = {"decoder_layers": 4, "decoder_layers_to_keep": "0,3"}
     assert len(build_model("rcg_transformer", **kept).layers_that_return("context_gates")) == 2
     with pytest.raises(UserError, match="--decoder-layers-to-keep renumbers the layers"):
         build_model("fra_transformer", **kept)
+    # Without parameters a fusion would be loaded into whatever layer is left.
+    top: dict[str, Any] = {"decoder_layers": 2, "decoder_layers_to_keep": "0", "relation_fusion": "linear"}
+    with pytest.raises(UserError, match="--decoder-layers-to-keep renumbers the layers"):
+        build_model("fra_transformer", **top)
+    build_model("fra_transformer", **top, relation_layers="all")
     with pytest.raises(UserError, match="the model has layers 1 to 2"):
         build_model("isg_transformer", inter_sentence_layers="4", **kept)
 

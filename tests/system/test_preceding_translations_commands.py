@@ -224,22 +224,27 @@ def test_the_hub_translates_a_list_as_a_document(trained: Trained) -> None:
         assert found == [expected[row].text for row in range(len(TEXT["test"][0]))]
 
 
-@pytest.mark.parametrize("model", ["target", "separated"])
+@pytest.mark.parametrize("model", ["target", "separated", "two on rnnsearch"])
 def test_contrastive_scores_are_those_of_the_references(trained: Trained, model: str, tmp_path: Path) -> None:
-    """After the references before, which the test set gives; without them such a model is refused."""
+    """After the references before, which the test set gives, two at most; without them such a model is refused."""
     documents = TEXT["test"]
     pairs = [pair for document in documents for pair in document]
+    nearest, further = (
+        [pair for document in documents for pair in [*[("", "")] * distance, *document][: len(document)]]
+        for distance in (1, 2)
+    )
     texts = {
-        "source": [source for source, _ in pairs],
-        "preceding": [source for document in documents for source in ["", *(pair[0] for pair in document[:-1])]],
-        "preceding-target": [target for document in documents for target in ["", *(pair[1] for pair in document[:-1])]],
-        "reference": [target for _, target in pairs],
-        "contrastive": [f"{target} z3" for _, target in pairs],
+        "source": [[source for source, _ in pairs]],
+        "preceding": [[source for source, _ in before] for before in (nearest, further)],
+        "preceding-target": [[target for _, target in before] for before in (nearest, further)],
+        "reference": [[target for _, target in pairs]],
+        "contrastive": [[f"{target} z3" for _, target in pairs]],
     }
     files: Dict[str, List[Any]] = {}
-    for name, lines in texts.items():
-        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        files[name] = [f"--{name}", tmp_path / name]
+    for name, columns in texts.items():
+        files[name] = [f"--{name}", *(tmp_path / f"{name}{number}" for number in range(len(columns)))]
+        for path, lines in zip(files[name][1:], columns):
+            path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     command = ["contrastive", trained.data, "--path", trained[model], "--names", model, "--cpu"]
     command += ["--csv", tmp_path / "scores.csv"]
     analysis.main(
@@ -251,7 +256,7 @@ def test_contrastive_scores_are_those_of_the_references(trained: Trained, model:
     assert found == pytest.approx([expected[row].score * math.log(2) for row in range(20)], abs=1e-3)
     del files["preceding-target"]
     with pytest.raises(
-        UserError, match="source: line 2 does not have the translation of the preceding sentence, which"
+        UserError, match="source0: line 2 does not have the translations of the preceding sentences, which"
     ):
         analysis.main([str(word) for word in [*command, *(word for given in files.values() for word in given)]])
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
 import pytest
+from fairseq import checkpoint_utils
+from fairseq.hub_utils import GeneratorHubInterface
 
 from fairseq_ctxgates import analysis
 from fairseq_ctxgates.errors import UserError
@@ -26,9 +29,11 @@ from tests.helpers.fairseq_commands import (
     differ,
     generate,
     interactive,
+    logged,
     new_parameters,
     run,
     train,
+    validate,
 )
 from tests.helpers.trained import Trained, train_models
 
@@ -74,6 +79,19 @@ def test_ensemble_of_models_that_read_one_and_two(trained: Trained, trained_on_d
     paths = [trained["two"], trained_on_documents["isg"], trained_on_documents["plain"]]
     found = generate(trained.data, ":".join(map(str, paths)), "--score-reference")
     check_ensemble_scores(found, [generate(trained.data, path, "--score-reference") for path in paths])
+
+
+@pytest.mark.parametrize("model", ["two", "two on rnnsearch", "two concatenated"])
+def test_validate_and_the_hub(trained: Trained, model: str) -> None:
+    last = float(logged(trained.logs[model], "valid")[-1]["valid_loss"])
+    assert float(validate(trained.data, trained[model])["valid_loss"]) == pytest.approx(last, abs=2e-3)
+    models, config, task = checkpoint_utils.load_model_ensemble_and_task(
+        [str(trained[model])], arg_overrides={"data": str(trained.data)}
+    )
+    hub = GeneratorHubInterface(config, task, models)
+    found = hub.translate([source for source, _ in TEXT["test"][0]], beam=2, max_len_b=12)
+    expected = generate(trained.data, trained[model])
+    assert found == [expected[row].text for row in range(len(TEXT["test"][0]))]
 
 
 def test_the_checkpoint_knows_how_many_it_concatenates(trained: Trained, tmp_path: Path) -> None:
@@ -124,6 +142,29 @@ def test_attention_by_distance(
         else:
             assert 0.1 < summary["shares"][1] < 0.9
     assert "attention at distance 2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("model", ["two", "two on rnnsearch", "two concatenated"])
+def test_contrastive_scores_are_those_of_the_documents(trained: Trained, model: str, tmp_path: Path) -> None:
+    """Where two preceding sentences are given."""
+    documents = [[source for source, _ in document] for document in TEXT["test"]]
+    pairs = [pair for document in TEXT["test"] for pair in document]
+    texts = {
+        "nearest": [line for document in documents for line in ["", *document[:-1]]],
+        "further": [line for document in documents for line in ["", "", *document][: len(document)]],
+        "source": [source for source, _ in pairs],
+        "reference": [target for _, target in pairs],
+        "contrastive": [f"{target} z3" for _, target in pairs],
+    }
+    for name, lines in texts.items():
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    files = [word for name in list(texts)[2:] for word in (f"--{name}", tmp_path / name)]
+    files += ["--preceding", tmp_path / "nearest", tmp_path / "further", "--csv", tmp_path / "scores.csv"]
+    analyze("contrastive", trained, model, tmp_path, *files, "--normalize", "--names", "x")
+    with open(tmp_path / "scores.csv", encoding="utf-8") as stream:
+        found = [float(row["x: right translation"]) for row in csv.DictReader(stream)]
+    expected = generate(trained.data, trained[model], "--score-reference")
+    assert found == pytest.approx([expected[row].score * math.log(2) for row in range(20)], abs=1e-3)
 
 
 @pytest.mark.parametrize("model", ["two", "two on rnnsearch"])

@@ -172,7 +172,7 @@ TRANSLATION: Rows = (
     bad_value("a mistyped override", f"{INTERACTIVE}isg.pt {MISTYPED}", OVERRIDES, "nothing reads 'dropuot'"),
     bad_value("an ablation of nothing", f"{GENERATE}plain.pt {ABLATION}", OVERRIDES, "nothing reads"),
     bad_value("an ablation of what is off", f"{VALIDATE}gated.pt {ABLATION}", OVERRIDES, "would do nothing"),
-    bad_value("relations for none", f"{INTERACTIVE}isg.pt --load-relations", "--load-relations needs an architecture"),
+    bad_value("relations for none", f"{INTERACTIVE}isg.pt --load-relations", "needs a model that reads them"),
     bad_value("a mask for none", f"{GENERATE}isg.pt --relation-mask word", "--relation-mask word would do nothing"),
     bad_value(
         "preceding sentences for none",
@@ -304,13 +304,15 @@ TRAINING: Rows = (
         "train: --preceding-length-ratio and --preceding-max-length leave no sentence",
     ),
     *(
-        bad_value(f"would do nothing: {option}", f"{command} {option}", option.split()[0], needs)
+        bad_value(f"would do nothing: {option}, {needs}", f"{command} {option}", option.split()[0], needs)
         for command, option, needs in (
             (CONTEXT, "--inter-sentence-layers 1", "--inter-sentence-gate"),
             (FRA, "--relation-lambda 0.2", "--relation-fusion linear"),
             (PLAIN, "--load-relations", "--arch fra_transformer"),
             (PLAIN, "--preceding-max-length 9", "--concatenate-preceding"),
             (FRA, "--corenlp-url http://a:1", "--relation-extractor"),
+            (f"{FRA} --relation-ablation compare", "--relation-mask word", "reads no relations"),
+            (f"{FRA} --relation-ablation compare", "--load-relations", "no --relation-ablation compare"),
         )
     ),
     bad_value(
