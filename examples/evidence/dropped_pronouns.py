@@ -2,11 +2,12 @@
 
 ``python examples/evidence/dropped_pronouns.py corpora/dialogues pronouns``
 
-Of valid and test, a sentence is taken if its reference has exactly one of the three words, its source has none of 他,
+Of valid and test (valid has chosen the checkpoint, by its likelihood, which says little of these words), a sentence is taken if its reference has exactly one of the three words, its source has none of 他,
 她 and 它, and it is not the first of its dialogue. The set ``antecedent`` has those of them whose preceding source
 sentence has the pronoun of that gender and no other: there the context decides. Both sets are files for ``ctxgates
-analyze contrastive`` (``source``, ``preceding``, ``reference``, ``wrong1``, ``wrong2``), in the tokens of the binarized
-text.
+analyze contrastive`` in the tokens of the binarized text: ``source``, ``reference``, ``wrong1``, ``wrong2``; the three
+sentences before, nearest first, ``preceding1`` to ``preceding3``, empty where the dialogue begins; and the references of
+these, ``preceding-target1`` to ``preceding-target3``.
 """
 
 from __future__ import annotations
@@ -18,17 +19,21 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence
 from fairseq_ctxgates.files import read_lines
 
 PRONOUNS = {"he": "他", "she": "她", "it": "它"}
+PRECEDING = 3  # sentences
 
 
 class Example(NamedTuple):
-    """A sentence with a pronoun that its source leaves out, after its preceding source sentence.
+    """A sentence with a pronoun that its source leaves out, after the preceding sentences.
 
+    preceding: source sentences, the nearest first, an empty one where the dialogue begins
+    preceding_target: their references
     wrong: the reference with each of the other pronouns
     has_antecedent: whether the preceding source sentence has the pronoun's gender, and no other
     """
 
     source: str
-    preceding: str
+    preceding: Sequence[str]
+    preceding_target: Sequence[str]
     reference: str
     wrong: Sequence[str]
     has_antecedent: bool
@@ -45,7 +50,12 @@ def find_examples(source: Sequence[str], target: Sequence[str], documents: Seque
         right = words[place]
         wrong = [" ".join([*words[:place], other, *words[place + 1 :]]) for other in PRONOUNS if other != right]
         has_antecedent = genders(source[line - 1]) == [right]
-        yield Example(source[line], source[line - 1], target[line], wrong, has_antecedent)
+        before = range(line - 1, line - 1 - PRECEDING, -1)
+        is_there = [number >= 0 and documents[number] == documents[line] for number in before]
+        preceding, preceding_target = (
+            [text[number] if there else "" for number, there in zip(before, is_there)] for text in (source, target)
+        )
+        yield Example(source[line], preceding, preceding_target, target[line], wrong, has_antecedent)
 
 
 def genders(chinese: str) -> List[str]:
@@ -59,10 +69,10 @@ def write_set(folder: Path, examples: Sequence[Example]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     sides: Dict[str, List[str]] = {
         "source": [example.source for example in examples],
-        "preceding": [example.preceding for example in examples],
         "reference": [example.reference for example in examples],
-        "wrong1": [example.wrong[0] for example in examples],
-        "wrong2": [example.wrong[1] for example in examples],
+        **{f"wrong{n + 1}": [example.wrong[n] for example in examples] for n in range(len(PRONOUNS) - 1)},
+        **{f"preceding{n + 1}": [example.preceding[n] for example in examples] for n in range(PRECEDING)},
+        **{f"preceding-target{n + 1}": [example.preceding_target[n] for example in examples] for n in range(PRECEDING)},
     }
     for name, lines in sides.items():
         (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

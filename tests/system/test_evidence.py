@@ -221,7 +221,10 @@ def test_pronouns_that_the_source_leaves_out(tmp_path: Path, capsys: pytest.Capt
     assert side("dropped/reference") == ["he left .", "he left .", "it 's good .", "here it is"]
     assert side("dropped/wrong1") == ["she left .", "she left .", "he 's good .", "here he is"]
     assert side("dropped/wrong2") == ["it left .", "it left .", "she 's good .", "here she is"]
-    assert side("antecedent/preceding") == ["他 来 了", "它"] and side("antecedent/source") == ["走 了", "在 这"]
+    assert side("antecedent/preceding1") == ["他 来 了", "它"] and side("antecedent/source") == ["走 了", "在 这"]
+    assert side("dropped/preceding2") == ["", "", "走 了", ""]
+    assert side("dropped/preceding3") == ["", "", "他 来 了", ""]
+    assert side("dropped/preceding-target2") == ["", "", "he left .", ""]
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
