@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from types import MappingProxyType
 from typing import (
     Any,
@@ -30,6 +31,8 @@ from fairseq_ctxgates.mechanism import EncoderInput, Mechanism, Sentences
 from fairseq_ctxgates.models.input_options import InputOptions, find_needs
 from fairseq_ctxgates.modules.attention import IncrementalState
 from fairseq_ctxgates.parts import EmbeddingPart, EncodingPart, Part, Parts
+
+logger = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=Mechanism)
 T = TypeVar("T")
@@ -91,6 +94,8 @@ class ContextModel(FairseqEncoderDecoderModel):
     mechanisms: Tuple[Mechanism, ...]
     # The checkpoint of --warm-start, until it is loaded, or a checkpoint of the model itself in its place.
     pending_warm_start: Optional[str] = None
+    # That checkpoint when it has been loaded.
+    warm_started_from: Optional[str] = None
     # What the task context_translation keeps in the model's checkpoints.
     input_options: Optional[InputOptions] = None
     # The options that would do nothing, see Mechanism.unread_options.
@@ -147,6 +152,9 @@ class ContextModel(FairseqEncoderDecoderModel):
             for message in self.unread_options.values():
                 raise UserError(message)
         self.pending_warm_start = None
+        if self.warm_started_from:
+            logger.info(f"a checkpoint takes the place of --warm-start {self.warm_started_from}")
+            self.warm_started_from = None
         return super().load_state_dict(state_dict, *arguments, **options)
 
     @property

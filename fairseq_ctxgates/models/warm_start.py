@@ -72,6 +72,7 @@ def warm_start(model: ContextModel, path: str) -> None:
     sources = {name: of_mechanisms[name] for name in new}
     copies = {name: state[source] for name, source in sources.items() if source is not None}
     model.load_state_dict({**own, **state, **copies}, strict=True)
+    model.warm_started_from = path
     logger.info(
         f"warm start from {path}: {len(state)} parameters taken over, {len(new)} of the mechanisms' own are new "
         f"({len(copies)} of them start as copies)"

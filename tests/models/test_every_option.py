@@ -106,6 +106,51 @@ def test_what_is_refused_alone_works_with_what_it_needs(option: str, companions:
     assert not torch.equal(changed, output("context_transformer_tiny", **companions))
 
 
+# --- the options of the backbones, in training -----------------------------------------------------------------------
+
+# Values that change nothing and are not refused, with the reason.
+SAME_IN_TRAINING = {
+    ("context_transformer_tiny", "decoder_norm_order", "post"): "what the default is",
+    **{
+        (arch, f"max_{side}_positions", 1025): "the sentences are shorter"
+        for arch in ("rnnsearch_tiny",)
+        for side in ("source", "target")
+    },
+}
+OWN_OPTIONS = {
+    "context_transformer_tiny": (*fields(DecoderNormOrderConfig), *fields(WarmStartConfig)),
+    "rnnsearch_tiny": fields(MODEL_DATACLASS_REGISTRY["rnnsearch_tiny"]),
+}
+
+
+def training_cases() -> Iterator[Case]:
+    """Each option of this package that is not a mechanism's, on each backbone."""
+    of_mechanisms = {case[1] for case in cases()}
+    for arch, options in OWN_OPTIONS.items():
+        for option in options:
+            if option.name not in {"_name", *of_mechanisms}:
+                yield from ((arch, option.name, value) for value in other_values(option))
+
+
+def training_output(arch: str, **options: Any) -> torch.Tensor:
+    """The logits of a batch in training, dropout included."""
+    torch.manual_seed(1)
+    model = make_task().build_model(OmegaConf.create({"_name": arch, **options}))
+    torch.manual_seed(2)
+    found: torch.Tensor = model.train()(**BATCH["net_input"])[0].detach()
+    return found
+
+
+@pytest.mark.parametrize(("arch", "option", "value"), training_cases())
+def test_an_option_of_a_backbone_does_something_or_is_refused(arch: str, option: str, value: Any) -> None:
+    try:
+        found = training_output(arch, **{option: value})
+    except UserError as error:
+        assert as_flag(option) in str(error)
+        return
+    assert differs(found, training_output(arch)) == ((arch, option, value) not in SAME_IN_TRAINING)
+
+
 # --- --model-overrides ------------------------------------------------------------------------------------------------
 
 NOT_DECODING = "of training"

@@ -302,6 +302,16 @@ def test_warm_start(trained: Trained, tmp_path: Path) -> None:
     check_same_parameters({name: value for name, value in found.items() if name not in gates}, expected)
 
 
+def test_a_checkpoint_that_takes_the_place_of_a_warm_start_is_said(trained: Trained, tmp_path: Path) -> None:
+    """As with --restore-file and --finetune-from-model, and where a warm-started training is resumed."""
+    start = ("--warm-start", trained["plain"], "--max-update", 1, "--share-all-embeddings")
+    log = train(trained.data, tmp_path, *GATED, *start)
+    assert "warm start from" in log and "takes the place" not in log
+    own = (tmp_path / "checkpoint_last.pt").rename(tmp_path / "own.pt")
+    log = train(trained.data, tmp_path, *GATED, *start, "--finetune-from-model", own)
+    assert f"a checkpoint takes the place of --warm-start {trained['plain']}" in log
+
+
 def test_warm_start_from_a_checkpoint_that_lacks_something(trained: Trained, tmp_path: Path) -> None:
     lost = "decoder.layers.1.fc1.weight"
     checkpoint = changed(trained["plain"], tmp_path / "gutted.pt", lambda model: model.pop(lost))

@@ -91,7 +91,8 @@ def check_training(args: Any) -> Any:
     if args.arch.startswith("rcg_"):
         assert args.criterion == "gate_regularized_cross_entropy"
     task = make_task()
-    model = task.build_model(convert_namespace_to_omegaconf(args).model, from_checkpoint=True)  # no --warm-start
+    args.warm_start = ""  # whose checkpoint is not here
+    model = task.build_model(convert_namespace_to_omegaconf(args).model)
     loaded = {
         "preceding": getattr(args, "load_preceding_sentences", False),
         "relation": getattr(args, "load_relations", False),
