@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any, Callable, Collection, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Collection, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 import torch
 from fairseq.data import Dictionary
@@ -29,12 +29,38 @@ from torch.utils._pytree import tree_leaves
 
 import fairseq_ctxgates.models  # noqa: F401  registers the architectures
 from fairseq_ctxgates.configuration import plain
+from fairseq_ctxgates.inter_sentence.preceding_sentences import group_sentences
 from fairseq_ctxgates.tasks.context_translation import ContextTranslationConfig, ContextTranslationTask
+from fairseq_ctxgates.tasks.continuing_generator import CONTEXT, ContinuingGenerator
+
+
+class System(NamedTuple):
+    """A model and how it is used.
+
+    arch: its architecture
+    options: of the model, that differ from the architecture's
+    preceding: how many preceding sentences a batch has where the model reads any
+    continues: whether the translations continue those of the preceding sentences
+    """
+
+    arch: str
+    options: Mapping[str, Any] = {}
+    preceding: int = 1
+    continues: bool = False
+
 
 # Architectures of ours, by the one of fairseq that they are compared with.
 ARCHITECTURES = {
     "transformer": ("context_transformer", "rcg_transformer", "isg_transformer", "fra_transformer", "car_transformer"),
+    "transformer_align": ("context_transformer_align", "rcg_transformer_align", "isg_transformer_align"),
     "lstm": ("rnnsearch", "ctxgate_rnnsearch", "isg_rnnsearch", "car_rnnsearch"),
+}
+# Other uses of them, by the name in the table.
+SYSTEMS = {
+    "isg_transformer, 3 sentences": System("isg_transformer", {"inter_sentence_context": 3}, preceding=3),
+    "isg_rnnsearch, 3 sentences": System("isg_rnnsearch", {"inter_sentence_context": 3}, preceding=3),
+    "context_transformer, after translations": System("context_transformer", continues=True),
+    "rcg_transformer, after translations": System("rcg_transformer", continues=True),
 }
 LAYERS = 3
 READS_VALUES = {
@@ -138,15 +164,21 @@ def make_task(load_gate_labels: bool = False) -> ContextTranslationTask:
     return ContextTranslationTask(options, dictionary, dictionary)
 
 
-def make_batch(dictionary: Dictionary, names: Collection[str]) -> Dict[str, Any]:
+def make_batch(dictionary: Dictionary, names: Collection[str], system: System) -> Dict[str, Any]:
     """Two sentence pairs of different lengths, with an unknown word and the inputs of these names."""
     pad, eos, unk = dictionary.pad(), dictionary.eos(), dictionary.unk()
     source = torch.tensor([[5, 6, unk, 8, eos], [pad, pad, 9, 10, eos]])
-    inputs = {
+    inputs: Dict[str, Any] = {
         "preceding_tokens": torch.tensor([[7, 8, 9, eos], [eos, eos, eos, pad]]),
         "relation_mask": torch.eye(5, dtype=torch.bool) | source.eq(pad).unsqueeze(2),
     }
+    if system.preceding > 1:
+        distances = torch.arange(system.preceding, 0, -1).repeat_interleave(4).expand(2, -1)
+        inputs["preceding_tokens"] = inputs["preceding_tokens"].clamp(min=eos).repeat(1, system.preceding)
+        inputs.update(preceding_distances=distances, preceding_groups=group_sentences(distances))
+    context = {CONTEXT: torch.tensor([[11, 12, eos], [13, eos, pad]])} if system.continues else {}
     return {
+        **context,
         "nsentences": 2,
         "ntokens": 7,
         "net_input": {
@@ -160,23 +192,28 @@ def make_batch(dictionary: Dictionary, names: Collection[str]) -> Dict[str, Any]
     }
 
 
-def count_step(arch: str, layers: int = LAYERS) -> Step:
-    """The calls of an architecture of ours, or of one of fairseq's, with so many decoder layers where it has layers."""
+def count_step(name: str, layers: int = LAYERS) -> Step:
+    """The calls of a system, of an architecture of ours, or of one of fairseq's, with so many decoder layers where it
+    has layers."""
+    system = SYSTEMS.get(name, System(name))
+    arch = system.arch
     is_fairseqs = arch in ARCHITECTURES
     is_gated = not is_fairseqs and plain(MODEL_DATACLASS_REGISTRY[arch]().context_gate) != "none"
     task = make_task(is_gated)
-    options: Dict[str, Any] = {"dropout": 0.0}
+    options: Dict[str, Any] = {"dropout": 0.0, **system.options}
     if "rnnsearch" not in arch:
         options.update(encoder_layers=LAYERS, decoder_layers=layers)
+    if "align" in arch:
+        options.update(alignment_layer=layers - 1)
     model = task.build_model(
         argparse.Namespace(arch=arch, criterion="", **options)
         if is_fairseqs
         else OmegaConf.create({"_name": arch, **options})
     )
-    name = "gate_regularized_cross_entropy" if is_gated else "label_smoothed_cross_entropy"
-    settings = {"_name": name, "label_smoothing": 0.1, "sentence_avg": False}
+    loss = "gate_regularized_cross_entropy" if is_gated else "label_smoothed_cross_entropy"
+    settings = {"_name": loss, "label_smoothing": 0.1, "sentence_avg": False}
     criterion = task.build_criterion(OmegaConf.create(settings))
-    batch = make_batch(task.source_dictionary, getattr(model, "input_names", ()))
+    batch = make_batch(task.source_dictionary, getattr(model, "input_names", ()), system)
     losses: List[Tensor] = []
     forward = count(lambda: losses.append(criterion(model.train(), batch)[0]))
     backward = count(losses[0].backward)
@@ -188,9 +225,8 @@ def count_step(arch: str, layers: int = LAYERS) -> Step:
 
 def count_search(model: Any, task: ContextTranslationTask, batch: Dict[str, Any], steps: int) -> Calls:
     """The calls of a beam search of so many steps."""
-    generator = SequenceGenerator(
-        [model.eval()], task.target_dictionary, beam_size=2, max_len_a=0, max_len_b=steps, min_len=steps
-    )
+    build = ContinuingGenerator if CONTEXT in batch else SequenceGenerator
+    generator = build([model.eval()], task.target_dictionary, beam_size=2, max_len_a=0, max_len_b=steps, min_len=steps)
     with torch.no_grad():
         return count(lambda: generator.generate([model], batch))
 
@@ -198,10 +234,10 @@ def count_search(model: Any, task: ContextTranslationTask, batch: Dict[str, Any]
 def main() -> None:
     """Print the table, and write it if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--arch", nargs="+", help="the architectures (default: all, beside stock's)")
+    parser.add_argument("--arch", nargs="+", help="the architectures and systems (default: all, beside stock's)")
     parser.add_argument("--json", help="also write the figures to this file")
     args = parser.parse_args()
-    names = args.arch or [name for stock, ours in ARCHITECTURES.items() for name in (stock, *ours)]
+    names = args.arch or [*(name for stock, ours in ARCHITECTURES.items() for name in (stock, *ours)), *SYSTEMS]
     steps = {name: count_step(name) for name in names}
     head = ["", *(f"{part}: {what}" for part in Step._fields for what in Calls._fields)]
     print(tabulate([[name, *(number for calls in step for number in calls)] for name, step in steps.items()], head))

@@ -2,12 +2,13 @@
 
 ``python examples/evidence/dropped_pronouns.py corpora/dialogues pronouns``
 
-Of valid and test (valid has chosen the checkpoint, by its likelihood, which says little of these words), a sentence is taken if its reference has exactly one of the three words, its source has none of 他,
-她 and 它, and it is not the first of its dialogue. The set ``antecedent`` has those of them whose preceding source
-sentence has the pronoun of that gender and no other: there the context decides. Both sets are files for ``ctxgates
-analyze contrastive`` in the tokens of the binarized text: ``source``, ``reference``, ``wrong1``, ``wrong2``; the three
-sentences before, nearest first, ``preceding1`` to ``preceding3``, empty where the dialogue begins; and the references of
-these, ``preceding-target1`` to ``preceding-target3``.
+Of valid and test (valid has chosen the checkpoint, by its likelihood, which says little of these words), a sentence is
+taken if its reference has exactly one of the three words, its source has none of 他, 她 and 它, and it is not the first
+of its dialogue. The set ``antecedent`` has those of them whose preceding source sentence has the pronoun of that gender
+and no other: there the context decides. Both sets are files for ``ctxgates analyze contrastive`` in the tokens of the
+binarized text: ``source``, ``reference``, ``wrong1``, ``wrong2``; the three sentences before, nearest first,
+``preceding1`` to ``preceding3``, empty where the dialogue begins; and the references of these, ``preceding-target1`` to
+``preceding-target3``.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Collection, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from fairseq.data import Dictionary
@@ -102,16 +102,24 @@ class ContextTransformerEncoder(TransformerEncoderBase):
         length); and tensors as they are."""
         given = EncoderInput(src_tokens, inputs, self.dictionary, self.max_positions())
         masks, sentences, tensors = further_encodings(self.mechanisms, given)
-        encoder_out = self.encode(src_tokens, masks, return_all_hiddens, token_embeddings)
+        batches = {name: further.batches(self.padding_idx) for name, further in sentences.items()}
+        is_padded = self.are_padded([src_tokens, *(tokens for of_one in batches.values() for tokens in of_one)])
+        encoder_out = self.encode(src_tokens, next(is_padded), masks, return_all_hiddens, token_embeddings)
         for name, further in sentences.items():
-            encoder_out[f"{name}_out"] = [self.encode_sentences(name, further)]
+            states = [self.encode(tokens, next(is_padded))["encoder_out"][0] for tokens in batches[name]]
+            encoder_out[f"{name}_out"] = [self.arrange(name, further, states)]
             encoder_out[f"{name}_padding_mask"] = [further.padding_mask(self.padding_idx)]
         return {**encoder_out, **tensors}
 
-    def encode_sentences(self, name: str, sentences: Sentences) -> Tensor:
-        """The encoding of further sentences, (length, batch, embed dim), changed by the part of that name."""
-        batches = sentences.batches(self.padding_idx)
-        encoded = sentences.arrange([self.encode(tokens)["encoder_out"][0].transpose(0, 1) for tokens in batches])
+    def are_padded(self, batches: Sequence[Tensor]) -> Iterator[bool]:
+        """Whether there is padding in each of some batches of tokens. The host waits for the device here, once."""
+        found: List[bool] = torch.stack([tokens.eq(self.padding_idx).any() for tokens in batches]).tolist()
+        return iter(found)
+
+    def arrange(self, name: str, sentences: Sentences, states: Sequence[Tensor]) -> Tensor:
+        """The encodings of further sentences from those of their batches, (length, batch, embed dim), changed by the
+        part of that name."""
+        encoded = sentences.arrange([of_batch.transpose(0, 1) for of_batch in states])
         if name in self.encoding_parts:
             encoded = self.encoding_parts[name](encoded, sentences.distances)
         return encoded.transpose(0, 1).contiguous()
@@ -119,23 +127,23 @@ class ContextTransformerEncoder(TransformerEncoderBase):
     def encode(
         self,
         src_tokens: Tensor,
+        is_padded: bool,
         masks: Mapping[str, Tensor] = MappingProxyType({}),
         return_all_hiddens: bool = False,
         token_embeddings: Optional[Tensor] = None,
     ) -> EncoderOut:
         """Encode sentences, and once more under each mask, by the same layers, as one batch.
 
-        The host waits for the device once, to see if there is padding; fairseq's method waits in every layer.
-
         Args:
             src_tokens: (batch, source length)
+            is_padded: whether there is padding in them, for which fairseq's method has the host wait in every layer
             masks: by name, (batch, source length, source length), true where a position may see another
         """
         padding_mask = src_tokens.eq(self.padding_idx)
         x, embedding = self.forward_embedding(src_tokens, token_embeddings)
         times = 1 + len(masks)
         x = x.masked_fill(padding_mask.unsqueeze(-1), 0).transpose(0, 1)
-        padding_masks = padding_mask if padding_mask.any() else None
+        padding_masks = padding_mask if is_padded else None
         attention_mask = None
         if masks:
             x = x.repeat(1, times, 1)

@@ -87,8 +87,8 @@ def test_each_sentence_is_encoded_by_itself(arch: str, options: dict[str, Any], 
 @pytest.mark.parametrize("arch", ["isg_transformer", "isg_rnnsearch"])
 @torch.no_grad()
 def test_one_preceding_sentence_is_the_papers(arch: str) -> None:
-    """Which tests/equations holds to the paper: a model of three has no parameter more but the vectors of the distances, is
-    the same where they are zero, and of a batch made for a model of three a model of one reads the nearest alone."""
+    """A model of three has no parameter more but the vectors of the distances, and is that of one where they are zero;
+    and of a batch made for a model of three that of one reads the nearest alone."""
     model, model_of_three = make(arch, 1), make(arch, 3)
     distances = "encoder.encoding_parts.preceding.embedding.weight"
     vectors = torch.zeros_like(model_of_three.state_dict()[distances])

@@ -11,7 +11,10 @@ import torch
 device_calls: Any = pytest.importorskip(
     "benchmarks.device_calls", reason="counting calls needs torch 2.0 or later", exc_type=ImportError
 )
-ARCHITECTURES = [(stock, name) for stock, names in device_calls.ARCHITECTURES.items() for name in names]
+ARCHITECTURES = [
+    *((stock, name) for stock, names in device_calls.ARCHITECTURES.items() for name in names),
+    *(("lstm" if "rnnsearch" in name else "transformer", name) for name in device_calls.SYSTEMS),
+]
 count_step = functools.lru_cache(maxsize=None)(device_calls.count_step)
 
 

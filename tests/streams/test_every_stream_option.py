@@ -21,7 +21,6 @@ from omegaconf import OmegaConf
 import fairseq_ctxgates.relations.extraction
 from fairseq_ctxgates.data.data_directory import find_splits
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.mechanism import TRANSFORMER
 from fairseq_ctxgates.relations import stream
 from fairseq_ctxgates.relations.stream import pack_tuples
 from fairseq_ctxgates.tasks.context_translation import STREAMS
@@ -39,7 +38,7 @@ VALUES: Dict[str, List[Any]] = {
 }
 ASKED_FOR = "the architecture asks for the stream by itself"
 # What changes nothing and is not refused, with the reason: a command (or all), an architecture, an option and a value.
-ISG = ("isg_transformer_tiny", "isg_transformer_align_tiny")
+ISG = ("isg_transformer_tiny", "isg_transformer_align_tiny", "isg_rnnsearch_tiny")
 FRA = ("fra_transformer_tiny", "fra_transformer_align_tiny")
 SAME: Dict[Tuple[str, str, str, Any], str] = {
     **{("all", arch, "load_preceding_sentences", True): ASKED_FOR for arch in ISG},
@@ -162,11 +161,11 @@ COMMANDS: Dict[str, Callable[..., List[Any]]] = {
 
 
 def cases() -> Iterator[Case]:
-    """Each option of each stream in each command, on each architecture of the Transformer."""
+    """Each option of each stream in each command, on each architecture."""
     configs = dict.fromkeys(stream.Config for stream in STREAMS)
     options = [option for config in configs for option in fields(config) if option.name != "_name"]
     for command in COMMANDS:
-        for arch in (arch for arch, backbone in ARCHITECTURES.items() if backbone == TRANSFORMER):
+        for arch in ARCHITECTURES:
             for option in options:
                 for value in VALUES.get(option.name, other_values(option)):
                     yield command, arch, option.name, value
