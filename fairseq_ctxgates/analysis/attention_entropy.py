@@ -9,6 +9,9 @@ For each target word of forced decoding the entropy of the attention over the pr
 which is log2 n for even attention over the n tokens of the preceding sentence. α is the mean over the heads. NULL
 sentences, which precede the first sentence of a document, are counted apart from ordinary sentences. The paper's NULL
 sentence of three tokens has an entropy of up to 1.58 = log2 3, so the paper's logarithm has base 2.
+
+Of several preceding sentences there are also, by their distance d, the share of the attention that each has, s_d, and
+the entropy H_d of the attention within it, of α_j / s_d: H is the entropy of the shares plus Σ_d s_d H_d.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import argparse
 import textwrap
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -46,7 +50,12 @@ KINDS = ("NULL", "ordinary")
 
 def attention_entropy(attention: Tensor) -> Tensor:
     """H in bits, (batch, target length), of attention weights (heads, batch, target length, preceding length)."""
-    return torch.special.entr(attention.float().mean(dim=0)).sum(dim=-1) / np.log(2)
+    return entropy(attention.float().mean(dim=0))
+
+
+def entropy(weights: Tensor) -> Tensor:
+    """Of the last dimension, in bits."""
+    return torch.special.entr(weights).sum(dim=-1) / np.log(2)
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,7 @@ class SentenceEntropy:
     layers: the numbers of the layers that attend to the preceding sentence
     bits: H, (layers, target length)
     shares: how much of the attention each preceding sentence has, the nearest first, (layers, N)
+    bits_within: H_d of each, (layers, N); NaN where there is no sentence so far before
     """
 
     number: int
@@ -69,6 +79,7 @@ class SentenceEntropy:
     layers: List[int]
     bits: np.ndarray
     shares: np.ndarray
+    bits_within: np.ndarray
 
     @property
     def kind(self) -> str:
@@ -91,6 +102,7 @@ class EntropySummary:
     mean_bits, standard_deviation: over the target tokens; None if there are no sentences
     share_of_even: the mean of H / log2 n; None if there are no sentences
     shares: how much of the attention each preceding sentence has, the nearest first, the mean over the sentences
+    bits_within: H_d of each, the mean over the sentences that have one so far before; None if there are none
     """
 
     kind: str
@@ -101,6 +113,7 @@ class EntropySummary:
     standard_deviation: Optional[float] = None
     share_of_even: Optional[float] = None
     shares: Tuple[float, ...] = ()
+    bits_within: Tuple[Optional[float], ...] = ()
 
 
 def summarize(sentences: Sequence[SentenceEntropy]) -> List[EntropySummary]:
@@ -113,14 +126,25 @@ def summarize(sentences: Sequence[SentenceEntropy]) -> List[EntropySummary]:
             continue
         bits = np.concatenate([sentence.bits for sentence in chosen], axis=1)
         even = np.concatenate([np.full(len(sentence.tokens), sentence.even_bits) for sentence in chosen])
-        shares = np.mean([sentence.shares for sentence in chosen], axis=0)
-        rows: List[Tuple[Optional[int], np.ndarray, np.ndarray]] = list(zip(chosen[0].layers, bits[:, None], shares))
-        for layer, values, of_layer in [*rows, (None, bits, shares.mean(axis=0))] if len(rows) > 1 else rows:
-            mean, deviation, share = float(values.mean()), float(values.std()), float((values / even).mean())
-            summary = EntropySummary(
-                kind, layer, len(chosen), len(even), mean, deviation, share, tuple(map(float, of_layer))
+        layers = chosen[0].layers
+        parts: List[Tuple[Optional[int], Sequence[int]]] = [(layer, [row]) for row, layer in enumerate(layers)]
+        for layer, rows in [*parts, (None, range(len(layers)))] if len(layers) > 1 else parts:
+            values = bits[rows]
+            shares = np.mean([sentence.shares[rows] for sentence in chosen], axis=(0, 1))
+            within = np.ma.masked_invalid([sentence.bits_within[rows] for sentence in chosen]).mean(axis=(0, 1))
+            summaries.append(
+                EntropySummary(
+                    kind=kind,
+                    layer=layer,
+                    sentences=len(chosen),
+                    target_tokens=len(even),
+                    mean_bits=float(values.mean()),
+                    standard_deviation=float(values.std()),
+                    share_of_even=float((values / even).mean()),
+                    shares=tuple(shares.tolist()),
+                    bits_within=tuple(within.tolist()),
+                )
             )
-            summaries.append(summary)
     return summaries
 
 
@@ -150,18 +174,31 @@ def read_attention(inference: Inference, batch: Batch) -> Dict[int, Tensor]:
     return weights
 
 
-def attention_shares(attention: Tensor, distances: Tensor, target_mask: Tensor, number: int) -> Tensor:
-    """How much of the attention the sentence of each distance has, (batch, number), in the mean over target tokens.
+def attention_by_distance(
+    attention: Tensor, distances: Tensor, target_mask: Tensor, number: int
+) -> Tuple[Tensor, Tensor]:
+    """The attention over the sentence of each distance, in the mean over target tokens.
 
     Args:
         attention: (heads, batch, target length, preceding length)
         distances: (batch, preceding length), from 1
         target_mask: (batch, target length), true at tokens
         number: of preceding sentences
+
+    Returns:
+        s_d, (batch, number), and H_d in bits, (batch, number), NaN where there is no such sentence
     """
-    of_tokens = (attention.float().mean(dim=0) * target_mask.unsqueeze(-1)).sum(dim=1)
-    mean = of_tokens / target_mask.sum(dim=1, keepdim=True)
-    return torch.stack([(mean * distances.eq(distance)).sum(dim=1) for distance in range(1, number + 1)], dim=1)
+    weights = attention.float().mean(dim=0)
+    tokens = target_mask.sum(dim=1)
+    shares, bits = [], []
+    for distance in range(1, number + 1):
+        is_there = distances.eq(distance)
+        of_sentence = weights * is_there.unsqueeze(1)
+        share = of_sentence.sum(dim=-1)
+        within = entropy(of_sentence / share.clamp(min=torch.finfo(share.dtype).tiny).unsqueeze(-1))
+        shares.append((share * target_mask).sum(dim=1) / tokens)
+        bits.append(((within * target_mask).sum(dim=1) / tokens).masked_fill(~is_there.any(dim=1), float("nan")))
+    return torch.stack(shares, dim=1), torch.stack(bits, dim=1)
 
 
 def sentence_entropies(inference: Inference, batch: Batch) -> Iterator[SentenceEntropy]:
@@ -176,9 +213,10 @@ def sentence_entropies(inference: Inference, batch: Batch) -> Iterator[SentenceE
     read = mechanism.sentences(given)["preceding"]
     distances = torch.ones_like(read.tokens) if read.distances is None else read.distances
     is_token = batch["target"].ne(target_dictionary.pad())
-    shares = torch.stack(
-        [attention_shares(attention[layer], distances, is_token, mechanism.context_size) for layer in layers]
-    )
+    by_distance = [
+        attention_by_distance(attention[layer], distances, is_token, mechanism.context_size) for layer in layers
+    ]
+    shares, bits_within = (torch.stack(of_layers).cpu().double().numpy() for of_layers in zip(*by_distance))
     for row, (number, target, preceding) in enumerate(zip(batch["id"].tolist(), batch["target"], read.tokens)):
         tokens = target[target != target_dictionary.pad()]
         preceding = preceding[~read.padding_mask(source.pad())[row]]
@@ -189,7 +227,8 @@ def sentence_entropies(inference: Inference, batch: Batch) -> Iterator[SentenceE
             tokens=[target_dictionary[token] for token in tokens.tolist()],
             layers=layers,
             bits=bits[:, row, : len(tokens)],
-            shares=shares[:, row].cpu().double().numpy(),
+            shares=shares[:, row],
+            bits_within=bits_within[:, row],
         )
 
 
@@ -249,15 +288,20 @@ def summary_table(summaries: Sequence[EntropySummary]) -> Table:
     rows: List[List[Cell]] = []
     for summary in summaries:
         values = {**asdict(summary), "layer": "all" if summary.layer is None else summary.layer}
-        rows.append([value for name, value in values.items() if name != "shares"])
+        rows.append([value for name, value in values.items() if name not in ("shares", "bits_within")])
     return Table(columns, rows)
 
 
-def share_table(summaries: Sequence[EntropySummary]) -> Table:
-    """A row for each summary of sentences with ordinary ones before them: how much of the attention each has."""
+def distance_table(summaries: Sequence[EntropySummary]) -> Table:
+    """A row for each summary of sentences with ordinary ones before them: how much of the attention each of these has,
+    and its entropy within it."""
     chosen = [summary for summary in summaries if summary.kind == KINDS[1] and summary.shares]
-    columns = {"layer": "d", **{f"attention at distance {distance}": ".1%" for distance in _distances(chosen)}}
-    rows: List[List[Cell]] = [["all" if one.layer is None else one.layer, *one.shares] for one in chosen]
+    columns = {"layer": "d"}
+    for distance in _distances(chosen):
+        columns.update({f"attention at distance {distance}": ".1%", f"entropy in {distance} (bits)": ".3f"})
+    rows: List[List[Cell]] = [
+        ["all" if one.layer is None else one.layer, *chain(*zip(one.shares, one.bits_within))] for one in chosen
+    ]
     return Table(columns, rows)
 
 
@@ -316,7 +360,7 @@ class AttentionEntropyAnalysis(Analysis):
         summaries = summarize(sentences)
         return Result(
             headline=f"attention of {args.path} over the preceding sentences of {args.gen_subset} of {args.data}",
-            tables=[summary_table(summaries), *([share_table(summaries)] if len(_distances(summaries)) > 1 else [])],
+            tables=[summary_table(summaries), *([distance_table(summaries)] if len(_distances(summaries)) > 1 else [])],
             report={
                 "path": args.path,
                 "data": args.data,

@@ -17,10 +17,11 @@ import torch
 from fairseq_ctxgates import analysis
 from fairseq_ctxgates.analysis.attention_entropy import (
     SentenceEntropy,
+    attention_by_distance,
     attention_entropy,
-    attention_shares,
+    distance_table,
+    entropy,
     entropy_figure,
-    share_table,
     summarize,
     summary_table,
 )
@@ -47,13 +48,13 @@ def test_entropy_by_hand(heads: List[List[float]], bits: float) -> None:
     assert attention_entropy(attention).tolist() == [[pytest.approx(bits, abs=1e-6)]]
 
 
+ONE = np.ones((2, 1))
 NULL = [
-    SentenceEntropy(1, None, 3, ["a", "</s>"], [2, 3], np.array([[1.5, 1.0], [0.5, 1.0]]), np.ones((2, 1))),
-    SentenceEntropy(4, None, 3, ["</s>"], [2, 3], np.array([[0.5], [0.0]]), np.ones((2, 1))),
+    SentenceEntropy(1, None, 3, ["a", "</s>"], [2, 3], np.array([[1.5, 1.0], [0.5, 1.0]]), ONE, ONE),
+    SentenceEntropy(4, None, 3, ["</s>"], [2, 3], np.array([[0.5], [0.0]]), ONE, ONE),
 ]
-ORDINARY = SentenceEntropy(
-    2, "x y z", 4, ["b"], [2, 3], np.array([[2.0], [1.0]]), np.array([[0.75, 0.25], [0.25, 0.75]])
-)
+SHARES, WITHIN = np.array([[0.75, 0.25], [0.25, 0.75]]), np.array([[1.0, 0.5], [2.0, 1.0]])
+ORDINARY = SentenceEntropy(2, "x y z", 4, ["b"], [2, 3], np.array([[2.0], [1.0]]), SHARES, WITHIN)
 
 
 def test_summary_by_hand() -> None:
@@ -74,16 +75,28 @@ def test_a_kind_without_sentences_is_shown_as_none() -> None:
     assert table.text().splitlines()[-1].split() == ["ordinary", "all", "0", "0", "—", "—", "—"]
 
 
-def test_shares_of_several_preceding_sentences() -> None:
+def test_attention_by_the_distance_of_preceding_sentences() -> None:
     """Of two heads over the sentence before the previous one (its first two tokens) and the previous one."""
     attention = torch.tensor([[[[0.5, 0.25, 0.25], [0.5, 0.5, 0.0]]], [[[0.0, 0.25, 0.75], [1.0, 0.0, 0.0]]]])
     distances, words = torch.tensor([[2, 2, 1]]), torch.tensor([[True, False]])
-    assert attention_shares(attention, distances, words, 2).tolist() == [[0.5, 0.5]]
-    assert attention_shares(attention, distances, ~words, 2).tolist() == [[0.0, 1.0]]
-    other = replace(ORDINARY, shares=np.array([[0.25, 0.75], [0.75, 0.25]]))
-    table = share_table(summarize([*NULL, ORDINARY, other]))
-    assert list(table.columns) == ["layer", "attention at distance 1", "attention at distance 2"]
-    assert table.rows == [[2, 0.5, 0.5], [3, 0.5, 0.5], ["all", 0.5, 0.5]]
+    shares, bits = attention_by_distance(attention, distances, words, 2)
+    assert shares.tolist() == [[0.5, 0.5]] and bits.tolist() == [[0.0, 1.0]]
+    shares, bits = attention_by_distance(attention, distances, ~words, 2)
+    assert shares.tolist() == [[0.0, 1.0]] and bits.tolist() == [[0.0, pytest.approx(0.811278)]]
+    *_, nothing = attention_by_distance(attention, torch.tensor([[1, 1, 1]]), words, 2)[1][0].tolist()
+    assert math.isnan(nothing)  # the first sentences of a document have fewer before them
+    other = replace(ORDINARY, shares=SHARES[:, ::-1], bits_within=np.array([[0.0, math.nan], [1.0, math.nan]]))
+    table = distance_table(summarize([*NULL, ORDINARY, other]))
+    columns = [(f"attention at distance {distance}", f"entropy in {distance} (bits)") for distance in (1, 2)]
+    assert list(table.columns) == ["layer", *columns[0], *columns[1]]
+    assert table.rows == [[2, 0.5, 0.5, 0.5, 0.5], [3, 0.5, 1.5, 0.5, 1.0], ["all", 0.5, 1.0, 0.5, 0.75]]
+
+
+def test_entropy_is_that_of_the_distances_and_that_within_them() -> None:
+    attention = torch.rand(4, 1, 1, 9, generator=torch.Generator().manual_seed(1)).softmax(dim=-1)
+    distances = torch.tensor([[3, 3, 2, 2, 2, 2, 1, 1, 1]])
+    shares, bits = attention_by_distance(attention, distances, torch.tensor([[True]]), 3)
+    assert (entropy(shares) + (shares * bits).sum()).item() == pytest.approx(attention_entropy(attention).item())
 
 
 # --- picture ----------------------------------------------------------------------------------------------------------
@@ -92,7 +105,7 @@ def test_shares_of_several_preceding_sentences() -> None:
 def test_figure_shows_the_curves_and_nothing_overlaps() -> None:
     tokens = [f"wort{number}@@" for number in range(29)] + ["</s>"]
     bits = np.stack([np.linspace(0, 2, 30), np.linspace(2, 1, 30)])
-    after_a_long_one = SentenceEntropy(7, "the preceding sentence " * 9, 4, tokens, [1, 2], bits, np.ones((2, 1)))
+    after_a_long_one = SentenceEntropy(7, "the preceding sentence " * 9, 4, tokens, [1, 2], bits, ONE, ONE)
     figure: Any = entropy_figure([NULL[0], after_a_long_one])
     figure.canvas.draw()
     first, second = figure.axes
