@@ -1,20 +1,21 @@
 """The quick start: from nothing to a table of scores, in a few minutes on two cores.
 
 ``python examples/quickstart/run.py`` makes the corpus, learns BPE, binarizes, adds the side streams, then trains,
-translates, scores and probes every model of ``models.py``, all at once and each with one thread. It prints each command
-as a user would type it in the demo's folder. The commands' output is kept under ``logs/``, all scores in
-``results.json``, and a figure of the gates in ``gates.png``.
+translates, scores and probes every model of ``models.py``, one on each core. It prints each command as a user would
+type it in the demo's folder. The commands' output is kept under ``logs/``, all scores in ``results.json``, and a figure
+of the gates in ``gates.png``.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import List, Optional, Sequence
+from typing import Mapping, Optional, Sequence
 
 from models import MODELS, PROBES, STREAMS, TEST_SETS, TRAINING, Model, slug
 from report import format_report, read_results
@@ -24,13 +25,14 @@ sys.path.insert(0, str(HERE.parent))
 from runner import Console, Job, Runner, Step  # noqa: E402 (it is one folder up)
 
 UPDATES, SHORT_UPDATES = 1000, 100
+PROBINGS = 2  # commands that probe, because each start of a command takes some seconds
 USER_DIR = '--user-dir "$(ctxgates user-dir)"'
 FIGURE = "gates.png"
 MARKER = "made-by-quickstart"
 
 
-def preparation(streams: Sequence[str]) -> Job:
-    """Making the corpus, BPE, the binarized data and the side streams."""
+def preparation() -> Job:
+    """Making the corpus, BPE and the binarized data."""
     texts = [f"{split}.{lang}" for split in ("train", "valid", *TEST_SETS) for lang in ("en", "de")]
     testpref = ",".join(f"bpe/{name}" for name in TEST_SETS)
     steps = [
@@ -51,12 +53,11 @@ def preparation(streams: Sequence[str]) -> Job:
             "logs/preprocess.log",
         ),
     ]
-    steps += [Step(stream, STREAMS[stream], f"logs/{slug(stream)}.log") for stream in streams]
     return Job("data", steps)
 
 
-def evaluation(model: Model, updates: int, data: Job) -> Job:
-    """Training of a model on the data of another job, and all measurements on it."""
+def evaluation(model: Model, updates: int, after: Sequence[Job]) -> Job:
+    """Training of a model after the jobs that make its data, and what is measured of it alone."""
     name = slug(model.name)
     folder, checkpoint = f"models/{name}", f"models/{name}/checkpoint_last.pt"
     analyze = f"ctxgates analyze gates data-bin --path {checkpoint} --cpu"
@@ -67,44 +68,55 @@ def evaluation(model: Model, updates: int, data: Job) -> Job:
             f"--save-dir {folder}",
             f"logs/{name}.train.log",
         ),
-        *measurements(name, checkpoint),
+        translation(name, checkpoint),
     ]
     for ablation, overrides in model.ablations:
-        steps += measurements(slug(ablation), checkpoint, f'--model-overrides "{overrides}" ')
+        steps.append(translation(slug(ablation), checkpoint, f'--model-overrides "{overrides}" '))
     if model.has_gates:
         trap = f"--gen-subset {PROBES['probe-collocation']} --json {folder}/trap-gates.json --figure {folder}/{FIGURE}"
         commands = f"{analyze} --gen-subset test --json {folder}/gates.json\n{analyze} {trap}"
         steps.append(Step("gates", commands, f"logs/{name}.gates.log"))
-    return Job(model.name, steps, [data], updates)
+    return Job(model.name, steps, after, updates)
 
 
-def measurements(name: str, checkpoint: str, overrides: str = "") -> List[Step]:
-    """Translation of the test set and scores of the probes with a checkpoint.
+def translation(name: str, checkpoint: str, overrides: str = "") -> Step:
+    """Translation of the test set with a checkpoint, and its BLEU.
 
     Args:
         name: of the row, as part of file names
         overrides: ``--model-overrides`` with its value, for an ablation
     """
     folder = f"models/{name}"
+    return Step(
+        "translating",
+        f"mkdir -p {folder}\n"
+        f"fairseq-generate data-bin {USER_DIR} --task context_translation --path {checkpoint} {overrides}"
+        "--gen-subset test --beam 4 --remove-bpe --max-len-a 2 --max-len-b 10 --batch-size 128 --cpu "
+        f"--num-workers 0 > {folder}/generated.txt\n"
+        f"grep '^D-' {folder}/generated.txt | sort -t- -k2 -n | cut -f3 > {folder}/test.de\n"
+        f"sacrebleu corpus/test.de -i {folder}/test.de -m bleu > {folder}/bleu.json",
+        f"logs/{name}.generate.log",
+    )
+
+
+def probing(number: int, models: Sequence[Model], after: Sequence[Job]) -> Job:
+    """Scores of the probes with trained models, and with their ablations, after the jobs that train them."""
+    commands = [probe_command({slug(model.name): slug(model.name) for model in models})]
+    for model in models:
+        for ablation, overrides in model.ablations:
+            commands.append(probe_command({slug(ablation): slug(model.name)}, f'--model-overrides "{overrides}" '))
+    return Job(f"probes {number}", [Step("scoring", "\n".join(commands), f"logs/probes{number}.log")], after)
+
+
+def probe_command(rows: Mapping[str, str], overrides: str = "") -> str:
+    """The command that scores the probes for some rows of the table, by the models that they are of."""
+    paths = " ".join(f"models/{model}/checkpoint_last.pt" for model in rows.values())
     probes = " ".join(f"{split}=corpus/{probe}.probed.tsv" for probe, split in PROBES.items())
-    return [
-        Step(
-            "translating",
-            f"mkdir -p {folder}\n"
-            f"fairseq-generate data-bin {USER_DIR} --task context_translation --path {checkpoint} {overrides}"
-            "--gen-subset test --beam 4 --remove-bpe --max-len-a 2 --max-len-b 10 --batch-size 128 --cpu "
-            f"--num-workers 0 > {folder}/generated.txt\n"
-            f"grep '^D-' {folder}/generated.txt | sort -t- -k2 -n | cut -f3 > {folder}/test.de\n"
-            f"sacrebleu corpus/test.de -i {folder}/test.de -m bleu > {folder}/bleu.json",
-            f"logs/{name}.generate.log",
-        ),
-        Step(
-            "probing",
-            f"python {shlex.quote(str(HERE / 'probe.py'))} data-bin --path {checkpoint} {overrides}--cpu "
-            f"--probes {probes} --json {folder}/probes.json",
-            f"logs/{name}.probe.log",
-        ),
-    ]
+    results = " ".join(f"models/{row}/probes.json" for row in rows)
+    return (
+        f"python {shlex.quote(str(HERE / 'probe.py'))} data-bin --path {paths} {overrides}--cpu "
+        f"--probes {probes} --json {results}"
+    )
 
 
 def prepare_directory(directory: Path) -> None:
@@ -144,9 +156,15 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     prepare_directory(directory)
     console = Console()
     console.say(f"$ cd {shlex.quote(str(directory))}")
-    streams = sorted({stream for model in MODELS for stream in model.streams})
-    data = preparation(streams)
-    Runner(directory, console).run([data, *(evaluation(model, updates, data) for model in MODELS)])
+    data = preparation()
+    streams = {name: Job(name, [Step("making", STREAMS[name], f"logs/{slug(name)}.log")], [data]) for name in STREAMS}
+    evaluations = [evaluation(model, updates, [data, *(streams[name] for name in model.streams)]) for model in MODELS]
+    size = -(-len(MODELS) // PROBINGS)
+    probings = [
+        probing(1 + first // size, MODELS[first : first + size], evaluations[first : first + size])
+        for first in range(0, len(MODELS), size)
+    ]
+    Runner(directory, console, at_once=os.cpu_count()).run([data, *streams.values(), *evaluations, *probings])
     results = read_results(MODELS, directory)
     (directory / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     gated = [slug(model.name) for model in MODELS if model.has_gates]

@@ -417,7 +417,7 @@ def test_report_has_a_row_for_each_model() -> None:
 
 
 def test_commands_name_the_splits_that_fairseq_makes() -> None:
-    (binarizing,) = (step for step in run.preparation([]).steps if step.what == "binarizing")
+    (binarizing,) = (step for step in run.preparation().steps if step.what == "binarizing")
     names = binarizing.command.split("--testpref ")[1].split()[0].split(",")
     assert {f"test{number or ''}": Path(name).name for number, name in enumerate(names)} == {
         "test": "test",
