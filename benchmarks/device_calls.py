@@ -17,7 +17,7 @@ import json
 from typing import Any, Callable, Collection, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 import torch
-from fairseq.data import Dictionary
+from fairseq.data import Dictionary, data_utils
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 from fairseq.sequence_generator import SequenceGenerator
 from omegaconf import OmegaConf
@@ -168,13 +168,17 @@ def make_batch(dictionary: Dictionary, names: Collection[str], system: System) -
     """Two sentence pairs of different lengths, with an unknown word and the inputs of these names."""
     pad, eos, unk = dictionary.pad(), dictionary.eos(), dictionary.unk()
     source = torch.tensor([[5, 6, unk, 8, eos], [pad, pad, 9, 10, eos]])
+    before = [[[9, eos], [10, 11, eos], [7, 8, 9, eos]][-system.preceding :], [[eos, eos, eos]]]
+    preceding = [torch.tensor([token for sentence in row for token in sentence]) for row in before]
     inputs: Dict[str, Any] = {
-        "preceding_tokens": torch.tensor([[7, 8, 9, eos], [eos, eos, eos, pad]]),
+        "preceding_tokens": data_utils.collate_tokens(preceding, pad, left_pad=True),
         "relation_mask": torch.eye(5, dtype=torch.bool) | source.eq(pad).unsqueeze(2),
     }
     if system.preceding > 1:
-        distances = torch.arange(system.preceding, 0, -1).repeat_interleave(4).expand(2, -1)
-        inputs["preceding_tokens"] = inputs["preceding_tokens"].clamp(min=eos).repeat(1, system.preceding)
+        of_rows = [
+            torch.tensor([len(row) - place for place, sentence in enumerate(row) for _ in sentence]) for row in before
+        ]
+        distances = data_utils.collate_tokens(of_rows, 0, left_pad=True)
         inputs.update(preceding_distances=distances, preceding_groups=group_sentences(distances))
     context = {CONTEXT: torch.tensor([[11, 12, eos], [13, eos, pad]])} if system.continues else {}
     return {

@@ -188,7 +188,7 @@ class Mechanism(Generic[Options]):
 
     @property
     def names_layers(self) -> bool:
-        """Whether the options name decoder layers, others than all, whose numbers then must not change."""
+        """Whether the options name single decoder layers, whose numbers then must not change."""
         return False
 
     @property

@@ -11,7 +11,8 @@ sentences, which precede the first sentence of a document, are counted apart fro
 sentence of three tokens has an entropy of up to 1.58 = log2 3, so the paper's logarithm has base 2.
 
 Of several preceding sentences there are also, by their distance d, the share of the attention that each has, s_d, and
-the entropy H_d of the attention within it, of α_j / s_d: H is the entropy of the shares plus Σ_d s_d H_d.
+the entropy H_d of the attention within it, of α_j / s_d. For each target word H is the entropy of the shares plus
+Σ_d s_d H_d; over the words of a sentence H_d is the mean with the weights s_d, so that the means add up as well.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class SentenceEntropy:
     layers: the numbers of the layers that attend to the preceding sentence
     bits: H, (layers, target length)
     shares: how much of the attention each preceding sentence has, the nearest first, (layers, N)
-    bits_within: H_d of each, (layers, N); NaN where there is no sentence so far before
+    bits_within: H_d of each, (layers, N); NaN where there is none
     """
 
     number: int
@@ -186,7 +187,8 @@ def attention_by_distance(
         number: of preceding sentences
 
     Returns:
-        s_d, (batch, number), and H_d in bits, (batch, number), NaN where there is no such sentence
+        s_d, (batch, number), and H_d in bits with the weights s_d, (batch, number), NaN where there is no such sentence
+        or no attention to it
     """
     weights = attention.float().mean(dim=0)
     tokens = target_mask.sum(dim=1)
@@ -197,7 +199,7 @@ def attention_by_distance(
         share = of_sentence.sum(dim=-1)
         within = entropy(of_sentence / share.clamp(min=torch.finfo(share.dtype).tiny).unsqueeze(-1))
         shares.append((share * target_mask).sum(dim=1) / tokens)
-        bits.append(((within * target_mask).sum(dim=1) / tokens).masked_fill(~is_there.any(dim=1), float("nan")))
+        bits.append((within * share * target_mask).sum(dim=1) / (share * target_mask).sum(dim=1))
     return torch.stack(shares, dim=1), torch.stack(bits, dim=1)
 
 

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ALL = "all"
-SEVERAL = ("--contrastive", "--preceding", "--preceding-target")  # options with one or more files
+OPTIONS_WITH_FILES = ("--contrastive", "--preceding", "--preceding-target")  # options with one or more files
 ENCODERS = {"tokenizer": encoders.build_tokenizer, "bpe": encoders.build_bpe}
 
 # --- text to tokens
@@ -417,7 +417,7 @@ def _add_test_set_options(parser: CommandParser) -> None:
         ),
         ("--documents", "DIR", "of ContraPro: the subtitles that its setup_opensubs.sh extracts"),
     ):
-        add_file_option(parser, option, help, metavar=metavar, several=option in SEVERAL)
+        add_file_option(parser, option, help, metavar=metavar, several=option in OPTIONS_WITH_FILES)
     of_text = ("source", "reference", "contrastive")
     parser.add_condition("plain text, not --test-set", lambda args: not args.test_set, *of_text)
     contrapro = "--test-set contrapro.json, without --preceding"

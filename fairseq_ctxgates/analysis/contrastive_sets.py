@@ -131,9 +131,9 @@ def _contrapro_examples(
     targets: Sequence[Optional[Sequence[str]]] = [None] * len(content)
     if preceding[0]:
         choices_of_each = [len(choices) for choices in translations]
-        sentences, given = (
-            _nearest_last([preceding_lines(file, choices_of_each) for file in side]) for side in preceding
-        )
+        nearest_first = [[preceding_lines(file, choices_of_each) for file in side] for side in preceding]
+        check_order(preceding[0], nearest_first[0])
+        sentences, given = map(_nearest_last, nearest_first)
         targets = given or targets
     elif documents:
         found = list(_subtitles_before(content, places, documents, langs, number))
@@ -178,6 +178,17 @@ def preceding_lines(path: Path, choices: Sequence[int]) -> List[str]:
     return [lines[end - number] for number, end in zip(choices, accumulate(choices))]
 
 
+def check_order(files: Sequence[Path], texts: Sequence[Sequence[str]]) -> None:
+    """Raise UserError where a sentence is there and a nearer one is not: the files are in another order."""
+    for near, far in zip(range(len(files)), range(1, len(files))):
+        for number, (nearer, farther) in enumerate(zip(texts[near], texts[far]), start=1):
+            if farther and not nearer:
+                raise UserError(
+                    f"{files[near]} has no sentence for example {number}, and {files[far]} has: name the file of the "
+                    f"nearest sentences first"
+                )
+
+
 def _nearest_last(files: Sequence[Sequence[str]]) -> List[Sequence[str]]:
     """For each example its line of each file, where the first file has the nearest sentences."""
     return list(zip(*reversed(files)))
@@ -186,8 +197,8 @@ def _nearest_last(files: Sequence[Sequence[str]]) -> List[Sequence[str]]:
 def _subtitles_before(
     content: Sequence[Any], places: Sequence[str], folder: Path, langs: Sequence[str], number: int
 ) -> Iterator[Tuple[List[str], Optional[List[str]]]]:
-    """The lines before each segment in ``folder``/YEAR/NAME.SRC, "" before the first line, and those in NAME.TGT, None
-    where this file is missing or its line is not the reference.
+    """The lines before each segment in ``folder``/YEAR/NAME.SRC, from the beginning of the file or after an empty line
+    on, and those in NAME.TGT, None where this file is missing or its line is not the reference.
 
     An entry's ``document id`` is the name of the target language's file; its ``segment id`` counts lines from 1.
     """
@@ -211,11 +222,11 @@ def _subtitles_before(
             raise UserError(
                 f"{where}: line {segment} of {paths[langs[0]]} is not its source sentence: another release?"
             )
-        source, target = (
-            [_line(found[lang], line) for line in range(segment - number, segment)] if fits.get(lang) else None
-            for lang in langs
-        )
-        yield source or [], target
+        before = range(segment - number, segment)
+        source = [_line(found[langs[0]], line) for line in before]
+        first = 1 + max((place for place, text in enumerate(source) if not text), default=-1)
+        target = [_line(found[langs[1]], line) for line in before][first:] if fits.get(langs[1]) else None
+        yield source[first:], target
 
 
 def _line(lines: Sequence[str], number: int) -> str:
@@ -285,6 +296,7 @@ def read_parallel(
             raise UserError(f"{path} has {len(lines)} lines, {source} has {number}: they must be those of one text")
     if not number:
         raise UserError(f"{source} is empty")
+    check_order(preceding, [texts[path] for path in preceding])
     examples = []
     for line in range(number):
         wrong = [texts[path][line] for path in contrastive if texts[path][line]]

@@ -325,8 +325,19 @@ def token_table(models: Sequence[Measured], remove_bpe: str = "none") -> Table:
 
 
 def places_of_words(tokens: Sequence[str], remove_bpe: str) -> List[List[int]]:
-    """The places of each word's tokens in a sentence, whose last token is the end of sentence, a word of its own."""
-    return [*words_of_tokens(tokens[:-1], remove_bpe).positions, [len(tokens) - 1]]
+    """The places of each word's tokens in a sentence, whose last token is the end of sentence, a word of its own.
+
+    Each token is in one word: two words that share a token are one here, and a token of no word, such as a space of
+    sentencepiece alone, belongs to the word after it, or to the last one.
+    """
+    end = len(tokens) - 1
+    ends: List[int] = []  # the first place after each word
+    for places in words_of_tokens(tokens[:end], remove_bpe).positions:
+        if ends and places[0] < ends[-1]:
+            ends.pop()
+        ends.append(places[-1] + 1)
+    ends = [*ends[:-1], *([end] if end else []), end + 1]
+    return [list(range(start, stop)) for start, stop in zip([0, *ends], ends)]
 
 
 def summary_as_dict(cxmi: CXMI) -> Dict[str, object]:

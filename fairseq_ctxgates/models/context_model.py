@@ -153,7 +153,7 @@ class ContextModel(FairseqEncoderDecoderModel):
                 raise UserError(message)
         self.pending_warm_start = None
         if self.warm_started_from:
-            logger.info(f"a checkpoint takes the place of --warm-start {self.warm_started_from}")
+            logger.info(f"other parameters take the place of those of --warm-start {self.warm_started_from}")
             self.warm_started_from = None
         return super().load_state_dict(state_dict, *arguments, **options)
 

@@ -225,7 +225,8 @@ class ContextTransformerDecoder(ContextDecoder, TransformerDecoderBase):
         self.returns = {layer.number: layer.returns for layer in layers}
         if cfg.decoder.layers_to_keep and any(mechanism.names_layers for mechanism in cfg.mechanisms):
             raise UserError(
-                "--decoder-layers-to-keep renumbers the layers, but a mechanism is in some of them only: leave it out"
+                "--decoder-layers-to-keep renumbers the layers, and an option of a mechanism names some by their "
+                "numbers: leave one of them out"
             )
 
     def build_decoder_layer(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> nn.Module:

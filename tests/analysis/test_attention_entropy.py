@@ -82,7 +82,8 @@ def test_attention_by_the_distance_of_preceding_sentences() -> None:
     shares, bits = attention_by_distance(attention, distances, words, 2)
     assert shares.tolist() == [[0.5, 0.5]] and bits.tolist() == [[0.0, 1.0]]
     shares, bits = attention_by_distance(attention, distances, ~words, 2)
-    assert shares.tolist() == [[0.0, 1.0]] and bits.tolist() == [[0.0, pytest.approx(0.811278)]]
+    assert shares.tolist() == [[0.0, 1.0]]
+    assert bits.tolist() == [[pytest.approx(math.nan, nan_ok=True), pytest.approx(0.811278)]]
     *_, nothing = attention_by_distance(attention, torch.tensor([[1, 1, 1]]), words, 2)[1][0].tolist()
     assert math.isnan(nothing)  # the first sentences of a document have fewer before them
     other = replace(ORDINARY, shares=SHARES[:, ::-1], bits_within=np.array([[0.0, math.nan], [1.0, math.nan]]))
@@ -93,10 +94,12 @@ def test_attention_by_the_distance_of_preceding_sentences() -> None:
 
 
 def test_entropy_is_that_of_the_distances_and_that_within_them() -> None:
-    attention = torch.rand(4, 1, 1, 9, generator=torch.Generator().manual_seed(1)).softmax(dim=-1)
+    attention = (9 * torch.rand(4, 1, 5, 9, generator=torch.Generator().manual_seed(1))).softmax(dim=-1)
     distances = torch.tensor([[3, 3, 2, 2, 2, 2, 1, 1, 1]])
-    shares, bits = attention_by_distance(attention, distances, torch.tensor([[True]]), 3)
-    assert (entropy(shares) + (shares * bits).sum()).item() == pytest.approx(attention_entropy(attention).item())
+    shares, bits = attention_by_distance(attention, distances, torch.ones(1, 5, dtype=torch.bool), 3)
+    of_tokens = attention.mean(dim=0)[0].split([2, 4, 3], dim=-1)
+    of_shares = entropy(torch.stack([part.sum(dim=-1) for part in of_tokens], dim=-1)).mean()
+    assert (of_shares + (shares * bits).sum()).item() == pytest.approx(attention_entropy(attention).mean().item())
 
 
 # --- picture ----------------------------------------------------------------------------------------------------------

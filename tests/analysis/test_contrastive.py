@@ -186,6 +186,10 @@ def test_translations_of_the_preceding_sentences(tmp_path: Path) -> None:
         assert [example.preceding_targets for example in found] == [[["Ein Hund ?"]] * 3, [[], []]]
     (first, second) = read_test_set(path, ["en", "de"], documents=year.parent, number=2)
     assert first.preceding_targets == [["Es regnet .", "Ein Hund ?"]] * 3
+    write(year / "6_58_1.en", [SUBTITLES[0], "", *SUBTITLES[2:]])  # as in training an empty line ends a document
+    (first, second) = read_test_set(path, ["en", "de"], documents=year.parent, number=2)
+    assert (first.preceding, first.preceding_targets) == ([], [[]] * 3)
+    write(year / "6_58_1.en", SUBTITLES)
     write(year / "6_58_1.de", ["Es regnet .", "Ein Hund ?", "Ich sehe sie ."])
     (first, second) = read_test_set(path, ["en", "de"], documents=year.parent)
     assert (first.preceding_targets, second.preceding_targets) == (None, [[], []])
@@ -206,6 +210,10 @@ def test_plain_files(tmp_path: Path) -> None:
     assert (first.source, first.preceding, first.translations) == ("s1", [], ["t1", "u1"])
     assert (second.source, second.preceding, second.translations) == ("s2", ["q2", "p2"], ["t2", "u2", "v2"])
     assert [found.preceding for found in read_parallel(source, reference, wrong)] == [[], []]
+    with pytest.raises(
+        UserError, match="before has no sentence for example 1, and .*source has: name the file of the n"
+    ):
+        read_parallel(source, reference, wrong, [before[0], write(tmp_path / "source", ["r1", "r2"])])
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from fairseq_ctxgates.analysis.cxmi import (
     SentenceScores,
     cxmi_figure,
     measure,
+    places_of_words,
     summary_table,
     token_table,
 )
@@ -68,6 +69,20 @@ def test_words_gain_what_their_tokens_do(kind: str, tokens: List[str], words: Li
     assert [row[3] for row in rows] == list(range(1, 1 + len(words)))
     sums = {"subword_nmt": [7, 8, 16], "sentencepiece": [3, 12, 16], "none": [1, 2, 4, 8, 16]}[kind]
     assert [row[5:] for row in rows] == [[-total, -3.0 * total, 2.0 * total] for total in sums]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "places"),
+    [
+        (["▁a", "▁", "▁b", "c", "</s>"], [[0], [1, 2, 3], [4]]),  # a space alone
+        (["▁a", "▁", "</s>"], [[0, 1], [2]]),
+        (["▁a▁b", "c", "▁d", "</s>"], [[0, 1], [2], [3]]),  # a token of two words
+        (["▁", "</s>"], [[0], [1]]),
+        (["</s>"], [[0]]),
+    ],
+)
+def test_each_token_is_in_one_word(tokens: List[str], places: List[List[int]]) -> None:
+    assert places_of_words(tokens, "sentencepiece") == places
 
 
 def test_figure() -> None:

@@ -303,13 +303,14 @@ def test_warm_start(trained: Trained, tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_that_takes_the_place_of_a_warm_start_is_said(trained: Trained, tmp_path: Path) -> None:
-    """As with --restore-file and --finetune-from-model, and where a warm-started training is resumed."""
     start = ("--warm-start", trained["plain"], "--max-update", 1, "--share-all-embeddings")
     log = train(trained.data, tmp_path, *GATED, *start)
-    assert "warm start from" in log and "takes the place" not in log
+    assert "warm start from" in log and "take the place" not in log
     own = (tmp_path / "checkpoint_last.pt").rename(tmp_path / "own.pt")
     log = train(trained.data, tmp_path, *GATED, *start, "--finetune-from-model", own)
-    assert f"a checkpoint takes the place of --warm-start {trained['plain']}" in log
+    said = f"other parameters take the place of those of --warm-start {trained['plain']}"
+    assert said in log
+    assert said in train(trained.data, tmp_path, *GATED, *start, "--max-update", 2)  # resumed
 
 
 def test_warm_start_from_a_checkpoint_that_lacks_something(trained: Trained, tmp_path: Path) -> None:
