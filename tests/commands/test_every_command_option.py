@@ -96,7 +96,10 @@ COMMAND_LINES: Dict[str, List[str]] = {
         f"{MODEL} --test-set contrapro.json --preceding before.de",
         f"{MODEL} --test-set contrapro.json --documents subtitles",
     ],
-    "analyze cxmi": [MODEL, f"{MODEL} --figure cxmi.png", f"{MODEL} --baseline-path plain.pt"],
+    "analyze cxmi": [
+        *(MODEL, f"{MODEL} --figure cxmi.png", f"{MODEL} --baseline-path plain.pt"),
+        f"{MODEL} --tokens tokens.tsv --remove-bpe",
+    ],
     "analyze sweep": [
         "data --option dropout --values 0.1 0.3 --save-dir runs --ref test.en --train=--cpu --baseline=--fp16",
     ],

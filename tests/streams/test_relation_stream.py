@@ -325,8 +325,8 @@ def test_the_target_may_change(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arch", "options", "message"),
     [
-        ("transformer", {"load_relations": True}, "--load-relations needs an architecture"),
-        ("isg_transformer", {"load_relations": True}, "--load-relations needs an architecture"),
+        ("transformer", {"load_relations": True}, "--load-relations needs a model that reads them"),
+        ("isg_transformer", {"load_relations": True}, "--load-relations needs a model that reads them"),
         (
             "fra_transformer",
             {"concatenate_preceding": "</s>"},
