@@ -159,12 +159,13 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     data = preparation()
     streams = {name: Job(name, [Step("making", STREAMS[name], f"logs/{slug(name)}.log")], [data]) for name in STREAMS}
     evaluations = [evaluation(model, updates, [data, *(streams[name] for name in model.streams)]) for model in MODELS]
+    slowest_first = sorted(evaluations, key=lambda job: "rnnsearch" not in job.steps[0].command)
     size = -(-len(MODELS) // PROBINGS)
     probings = [
         probing(1 + first // size, MODELS[first : first + size], evaluations[first : first + size])
         for first in range(0, len(MODELS), size)
     ]
-    Runner(directory, console, at_once=os.cpu_count()).run([data, *streams.values(), *evaluations, *probings])
+    Runner(directory, console, at_once=os.cpu_count()).run([data, *streams.values(), *slowest_first, *probings])
     results = read_results(MODELS, directory)
     (directory / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     gated = [slug(model.name) for model in MODELS if model.has_gates]

@@ -104,7 +104,7 @@ class Candidates:
         encode_source, encode_target = (text_encoder(args, language) for language in inference.languages)
         self.lines: List[Tensor] = []
         self.rows: List[int] = []  # the line of each candidate's source
-        self.preceding_lengths: List[int] = []  # how many tokens the translations before each have
+        self.preceding_lengths: List[int] = []  # how many tokens the translations that are read before each have
         self.targets: Dict[int, Tensor] = {}  # by the line of their source
         self.preceding_targets: Dict[int, Tensor] = {}  # by the lines of the preceding sentences
         end = torch.tensor([task.source_dictionary.eos()])
@@ -120,7 +120,7 @@ class Candidates:
                 self.targets[self.rows[-1]] = _tokens(task.target_dictionary, encode_target(translation))
                 tokens = [_tokens(task.target_dictionary, encode_target(text)) for text in before]
                 self.preceding_targets.update(enumerate(tokens, start=first))
-                self.preceding_lengths.append(sum(map(len, tokens)))
+                self.preceding_lengths.append(sum(map(len, tokens[-inference.context_size :])))
         self.dataset = task.build_dataset_for_inference(self.lines, [len(line) for line in self.lines])
         self.padding, self.eos = task.target_dictionary.pad(), task.target_dictionary.eos()
         self.source_lengths = np.asarray(self.dataset.sizes)[self.rows]
@@ -312,14 +312,21 @@ def read_examples(args: argparse.Namespace, inference: Inference) -> List[Exampl
             f"translations of each"
         )
     if args.test_set:
-        of_task = getattr(inference.task, "context_size", None)  # none in fairseq's own task
-        number = of_task() if of_task else 1
-        return read_test_set(args.test_set, inference.languages, preceding, preceding_target, args.documents, number)
+        return read_test_set(
+            args.test_set, inference.languages, preceding, preceding_target, args.documents, inference.context_size
+        )
     plain = {"--source": args.source, "--reference": args.reference, "--contrastive": args.contrastive}
     missing = [option for option, value in plain.items() if not value]
     if missing:
         raise UserError(f"give --test-set, or plain text: {', '.join(plain)} ({missing[0]} is missing)")
     return read_parallel(args.source, args.reference, args.contrastive, preceding, preceding_target)
+
+
+def score_test_set(args: argparse.Namespace, path: str) -> Tuple[List[Example], List[np.ndarray]]:
+    """The examples as a model reads them, and the scores of each one's translations."""
+    inference = Inference.from_options(args, path=path)
+    examples = read_examples(args, inference)
+    return examples, score_examples(inference, examples, args)
 
 
 class ContrastiveAnalysis(Analysis):
@@ -371,12 +378,9 @@ class ContrastiveAnalysis(Analysis):
         paths = checkpoint_paths(args)
         names = system_names(paths, args.names)
         check_overrides(args, paths, reads_lines=True)
-        examples: List[Example] = []
-        scores = []
-        for path in paths:
-            inference = Inference.from_options(args, path=path)
-            examples = read_examples(args, inference)
-            scores.append(score_examples(inference, examples, args))
+        systems = [score_test_set(args, path) for path in paths]
+        (examples, _), *_ = systems  # they differ in how many sentences precede each example only
+        scores = [of_system for _, of_system in systems]
         right = [[is_right(example_scores) for example_scores in system_scores] for system_scores in scores]
         groups = accuracies(examples, right, args.resamples, args.seed)
         test_set, kind = str(args.test_set or args.source), "mean" if args.normalize else "sum"

@@ -68,7 +68,7 @@ def read_test_set(
     preceding: Sequence[Path] = (),
     preceding_target: Sequence[Path] = (),
     documents: Optional[Path] = None,
-    number: int = 1,
+    context_size: int = 1,
 ) -> List[Example]:
     """The examples of a JSON file: ContraPro's is a list, that of a discourse test set is an object.
 
@@ -78,7 +78,7 @@ def read_test_set(
             with the sentence before that, and so on
         preceding_target: for ContraPro with ``preceding``, such files with these sentences' translations
         documents: for ContraPro, the folder of the subtitles that its examples come from
-        number: of the sentences taken from ``documents`` before each example
+        context_size: how many sentences before each example are taken from ``documents``
 
     Raises:
         UserError: one of the files cannot be read or has another form.
@@ -91,7 +91,9 @@ def read_test_set(
             )
         examples = list(_discourse_examples(content, path))
     elif isinstance(content, list):
-        examples = list(_contrapro_examples(content, path, langs, (preceding, preceding_target), documents, number))
+        examples = list(
+            _contrapro_examples(content, path, langs, (preceding, preceding_target), documents, context_size)
+        )
     else:
         raise UserError(f"{path} is neither ContraPro's list nor the object of the discourse test sets")
     if not examples:
@@ -120,7 +122,7 @@ def _contrapro_examples(
     langs: Sequence[str],
     preceding: Tuple[Sequence[Path], Sequence[Path]],
     documents: Optional[Path],
-    number: int,
+    context_size: int,
 ) -> Iterator[Example]:
     places = [f"{path}: entry {number}" for number in range(1, len(content) + 1)]
     translations = []
@@ -136,7 +138,7 @@ def _contrapro_examples(
         sentences, given = map(_nearest_last, nearest_first)
         targets = given or targets
     elif documents:
-        found = list(_subtitles_before(content, places, documents, langs, number))
+        found = list(_subtitles_before(content, places, documents, langs, context_size))
         sentences, targets = [before for before, _ in found], [target for _, target in found]
     else:
         raise UserError(
@@ -195,7 +197,7 @@ def _nearest_last(files: Sequence[Sequence[str]]) -> List[Sequence[str]]:
 
 
 def _subtitles_before(
-    content: Sequence[Any], places: Sequence[str], folder: Path, langs: Sequence[str], number: int
+    content: Sequence[Any], places: Sequence[str], folder: Path, langs: Sequence[str], context_size: int
 ) -> Iterator[Tuple[List[str], Optional[List[str]]]]:
     """The lines before each segment in ``folder``/YEAR/NAME.SRC, from the beginning of the file or after an empty line
     on, and those in NAME.TGT, None where this file is missing or its line is not the reference.
@@ -222,7 +224,7 @@ def _subtitles_before(
             raise UserError(
                 f"{where}: line {segment} of {paths[langs[0]]} is not its source sentence: another release?"
             )
-        before = range(segment - number, segment)
+        before = range(segment - context_size, segment)
         source = [_line(found[langs[0]], line) for line in before]
         first = 1 + max((place for place, text in enumerate(source) if not text), default=-1)
         target = [_line(found[langs[1]], line) for line in before][first:] if fits.get(langs[1]) else None

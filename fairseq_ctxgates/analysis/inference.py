@@ -241,6 +241,12 @@ class Inference:
         """Source and target language."""
         return self.task.cfg.source_lang, self.task.cfg.target_lang
 
+    @property
+    def context_size(self) -> int:
+        """How many preceding sentences the model reads; 1 if it reads none."""
+        of_task = getattr(self.task, "context_size", None)  # none in fairseq's own task
+        return of_task() if of_task else 1
+
     def split(self, name: str) -> Split:
         """A split of the data directory; raises UserError as :func:`find_split`."""
         return find_split(self.data_dir, name, *self.languages)

@@ -155,8 +155,8 @@ def test_contrapro(tmp_path: Path) -> None:
     further = write(tmp_path / "further", ["It rains .", ""])
     several = [
         read_test_set(path, ["en", "de"], [by_example, further]),
-        read_test_set(path, ["en", "de"], documents=tmp_path / "documents", number=2),
-        read_test_set(path, ["en", "de"], documents=tmp_path / "documents", number=3),
+        read_test_set(path, ["en", "de"], documents=tmp_path / "documents", context_size=2),
+        read_test_set(path, ["en", "de"], documents=tmp_path / "documents", context_size=3),
     ]
     for examples in several:
         assert [example.preceding for example in examples] == [["It rains .", "A dog ?"], []]
@@ -184,10 +184,10 @@ def test_translations_of_the_preceding_sentences(tmp_path: Path) -> None:
         read_test_set(path, ["en", "de"], before[:1], before[1:]),
     ):
         assert [example.preceding_targets for example in found] == [[["Ein Hund ?"]] * 3, [[], []]]
-    (first, second) = read_test_set(path, ["en", "de"], documents=year.parent, number=2)
+    (first, second) = read_test_set(path, ["en", "de"], documents=year.parent, context_size=2)
     assert first.preceding_targets == [["Es regnet .", "Ein Hund ?"]] * 3
     write(year / "6_58_1.en", [SUBTITLES[0], "", *SUBTITLES[2:]])  # as in training an empty line ends a document
-    (first, second) = read_test_set(path, ["en", "de"], documents=year.parent, number=2)
+    (first, second) = read_test_set(path, ["en", "de"], documents=year.parent, context_size=2)
     assert (first.preceding, first.preceding_targets) == ([], [[]] * 3)
     write(year / "6_58_1.en", SUBTITLES)
     write(year / "6_58_1.de", ["Es regnet .", "Ein Hund ?", "Ich sehe sie ."])
