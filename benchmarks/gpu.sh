@@ -6,9 +6,10 @@
 # step that fails does not stop the others. From the environment: SIZE, fairseq-train's options for the size and what
 # embeddings share (default: the base size, all), ARCHITECTURES (default: one with each mechanism), SPEED_OPTIONS, more
 # options of transformer_speed.py, PYTEST_OPTIONS, PLAN, the options of examples/evidence/run.py (default: plans/gpu.yaml
-# for 20 minutes, six trainings at once), and PYTHON, which has fairseq and pytest.
+# for 20 minutes, six trainings at once), PYTHON, which has fairseq and pytest, and LIMIT, the seconds after which a test run
+# or the speeds of an architecture are given up (default: 300).
 set -euo pipefail
-[ "${1:-}" = prepare ] && [ $# -ge 2 ] || [ "${1:-}" = run ] || { sed -n '2,10s/^# //p' "$0" >&2; exit 2; }
+[ "${1:-}" = prepare ] && [ $# -ge 2 ] || [ "${1:-}" = run ] || { sed -n '2,11s/^# //p' "$0" >&2; exit 2; }
 here=$(cd "$(dirname "$0")" && pwd)
 export PYTHONPATH=$here/..${PYTHONPATH:+:$PYTHONPATH}
 evidence=$here/../examples/evidence
@@ -41,14 +42,15 @@ step() { # NAME COMMAND...: run a command that writes RESULTS/NAME, or, with no 
     [ -e "$results/$name" ] || mv "$results/$name.log" "$results/$name"
 }
 
-step tests.txt "$python" -m pytest -q -p no:cacheprovider ${PYTEST_OPTIONS:-} "$here/../tests/models/test_mixed_precision.py"
+limit=(timeout --kill-after=10 "${LIMIT:-300}")
+step tests.txt "${limit[@]}" "$python" -m pytest -q -p no:cacheprovider ${PYTEST_OPTIONS:-} "$here/../tests/models/test_mixed_precision.py"
 size=${SIZE:---share-all-embeddings --encoder-layers 6 --decoder-layers 6 --encoder-embed-dim 512 --decoder-embed-dim 512
     --encoder-ffn-embed-dim 2048 --decoder-ffn-embed-dim 2048 --encoder-attention-heads 8 --decoder-attention-heads 8}
 architectures=${ARCHITECTURES:-context_transformer rcg_transformer isg_transformer fra_transformer car_transformer}
 for precision in "" --bf16; do
     for arch in $architectures; do
         name=speed.$arch${precision/--/.}.json
-        step "$name" "$python" -m benchmarks.transformer_speed "$work/corpora/captions/data-bin" -s en -t de --arch "$arch" --size "$size" \
+        step "$name" "${limit[@]}" "$python" -m benchmarks.transformer_speed "$work/corpora/captions/data-bin" -s en -t de --arch "$arch" --size "$size" \
             --json "$results/$name" $precision ${SPEED_OPTIONS:-}
     done
 done
