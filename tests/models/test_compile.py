@@ -15,6 +15,8 @@ from tests.helpers.options import ARCHITECTURES
 if not hasattr(torch, "compile"):
     pytest.skip("torch before 2.0 has no compiler", allow_module_level=True)
 
+from torch._dynamo.backends.debugging import ExplainWithBackend  # noqa: E402
+
 BATCH = make_batch([[4, 3, 6, 7], [9, 10]], [[14, 3, 16], [6]], [[SOURCE, TARGET, SOURCE], [TARGET]])
 INPUTS = make_side_inputs(BATCH["net_input"]["src_tokens"])
 # Where the host must know a value: if there is padding, which words are unknown, and how many words there are.
@@ -46,19 +48,18 @@ def test_compiled_models(arch: str, options: dict[str, Any]) -> None:
     task = make_task(load_gate_labels=is_gated)
     model = task.build_model(OmegaConf.create({"_name": arch, "dropout": 0.0, **options})).train()
     inputs = {**BATCH["net_input"], **{name: INPUTS[name] for name in model.input_names if name in INPUTS}}
-    torch._dynamo.reset()
-    explained: Any = torch._dynamo.explain(model)(**inputs)
-    for reason in explained.break_reasons:
-        frame = reason.user_stack[-1]
-        assert frame.filename.endswith(MAY_BREAK), f"{frame.filename}, line {frame.lineno}: {reason.reason}"
-    torch._dynamo.reset()
     name = "gate_regularized_cross_entropy" if is_gated else "label_smoothed_cross_entropy"
     criterion = task.build_criterion(
         OmegaConf.create({"_name": name, "label_smoothing": 0.1, "sentence_avg": False})
     ).train()
     batch = {**BATCH, "net_input": inputs}
     expected_loss, expected = step(model, criterion, batch)
-    model.compile(backend="aot_eager")
+    torch._dynamo.reset()
+    backend = ExplainWithBackend("aot_eager")
+    model.compile(backend=backend)
     loss, gradient = step(model, criterion, batch)
+    for reason in backend.output().break_reasons:
+        frame = reason.user_stack[-1]
+        assert frame.filename.endswith(MAY_BREAK), f"{frame.filename}, line {frame.lineno}: {reason.reason}"
     assert loss == pytest.approx(expected_loss)
     torch.testing.assert_close(gradient, expected)
