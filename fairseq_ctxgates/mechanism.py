@@ -183,7 +183,7 @@ class Mechanism(Generic[Options]):
 
     @property
     def context_size(self) -> int:
-        """How many preceding sentences the model's input needs."""
+        """How many preceding sentences a row of the model's input has; 1 also where the mechanism reads none."""
         return 1
 
     @property
@@ -226,7 +226,7 @@ class Mechanism(Generic[Options]):
         return {}
 
     def embedding_part(
-        self, coder: str, embed_dim: int, dictionary: Dictionary, embed_scale: float
+        self, side: str, embed_dim: int, dictionary: Dictionary, embed_scale: float
     ) -> Optional[EmbeddingPart]:
         """The part for the embeddings of ``encoder`` or ``decoder``, which the model multiplies by ``embed_scale``
         later."""

@@ -77,9 +77,9 @@ class Parts(nn.ModuleDict, Generic[P]):
 
 
 class EmbeddingPart(Part):
-    """Changes the embeddings of the encoder or of the decoder. ``history`` is how many earlier tokens it reads."""
+    """Changes the embeddings of the encoder or of the decoder. ``before`` is how many earlier tokens it reads."""
 
-    history: int = 0
+    before: int = 0
 
     @abstractmethod
     def forward(self, embeddings: Tensor, tokens: Tensor, length: int) -> Tensor:
@@ -104,12 +104,12 @@ def embed_words(
         tokens: (batch, length)
         last_only: return the last token only, (batch, 1, embed dim), as incremental decoding needs it
     """
-    history = [part.history for part in parts]
-    length = 1 + sum(history) if last_only else tokens.size(1)
+    before = [part.before for part in parts]
+    length = 1 + sum(before) if last_only else tokens.size(1)
     tokens = tokens[:, -length:]
     embeddings: Tensor = embed_tokens(tokens.contiguous())
     for number, part in enumerate(parts, start=1):
-        wanted = min(tokens.size(1), 1 + sum(history[number:])) if last_only else tokens.size(1)
+        wanted = min(tokens.size(1), 1 + sum(before[number:])) if last_only else tokens.size(1)
         embeddings = part(embeddings, tokens[:, -embeddings.size(1) :], wanted)
     return embeddings
 
@@ -162,7 +162,7 @@ class SourceContextPart(Part):
         """
         Args:
             query: what attention reads of the target context, (target length, batch, embed dim)
-            source: the source context, of the same shape
+            source: the source context as attention gives it, before dropout and layer normalisation, of the same shape
 
         Returns:
             the new source context, of the same shape, and what the part returns beside it
@@ -239,7 +239,11 @@ class RecurrentSourcePart(RecurrentPart):
         return None
 
     def context_terms(self, context: Tensor) -> Tensor:
-        """The projections of a context that the part needs in each step, (..., any width) from (..., context dim)."""
+        """The projections of a context that the part needs in each step, (..., any width) from (..., context dim).
+
+        An affine function of each context by itself: for the first part the cell takes it of the annotations h_j and
+        sums with the weights α_j, which sum to one; for the others of the context that the part before them gave.
+        """
         return context
 
     @abstractmethod
@@ -268,25 +272,27 @@ class RecurrentConnection(RecurrentPart):
     """Connects target and source context in the recurrent unit. This one, the plain one, leaves them as they are."""
 
     def source_terms(self, context_proj: nn.Module, context: Tensor) -> Tensor:
-        """The terms of the source context, C c first, (..., any width), of contexts, (..., context dim)."""
+        """The terms of the source context, C c first, (..., any width), of contexts, (..., context dim); an affine
+        function of each context by itself, as :meth:`RecurrentSourcePart.context_terms`."""
         terms: Tensor = context_proj(context)
         return terms
 
     def forward(
-        self, previous: Tensor, given: Optional[Tensor], source: Tensor, targets: Sequence[Tensor]
+        self, previous: Tensor, given: Optional[Tensor], source: Tensor, target_terms: Sequence[Tensor]
     ) -> Tuple[Tensor, List[Tensor], Returned]:
         """
         Args:
             previous: s_{t-1}, (rows, state dim)
             given: of this step, from :meth:`step_inputs`
             source: from :meth:`source_terms`
-            targets: the terms of the target context, such as U s_{t-1}, (rows, 3 · state dim) each
+            target_terms: of the target context, (rows, 3 · state dim) each: U s_{t-1}, which the reset gate multiplies,
+                then W y_{t-1}; with feedback attention U s̃ only
 
         Returns:
-            C c_t and the terms of the target context, scaled, each (rows, 3 · state dim), and what the part returns
-            beside them
+            C c_t and the terms of the target context in the same order, scaled, each (rows, 3 · state dim), and what
+            the part returns beside them
         """
-        return source, list(targets), {}
+        return source, list(target_terms), {}
 
 
 # --- what parts read of a Transformer's options

@@ -87,7 +87,7 @@ class Experiments:
         for name in names:
             if name not in plan.parts:
                 raise UserError(f"{args.plan} has no part {name!r}; its parts are {', '.join(plan.parts)}")
-        wanted = list(plan.corpora) if args.prepare and not args.parts else [plan.parts[part].corpus for part in names]
+        wanted = [plan.parts[part].corpus for part in names] if plan.parts else list(plan.corpora)
         self._corpora = {name: CorpusCommands(name, plan.corpora[name]) for name in dict.fromkeys(wanted)}
         more = MoreOptions(args.train, args.budget, args.generate)
         self._parts = {name: PartCommands(name, plan, self._corpora[plan.parts[name].corpus], more) for name in names}

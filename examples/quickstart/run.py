@@ -158,7 +158,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     console.say(f"$ cd {shlex.quote(str(directory))}")
     data = preparation()
     streams = {name: Job(name, [Step("making", STREAMS[name], f"logs/{slug(name)}.log")], [data]) for name in STREAMS}
-    evaluations = [evaluation(model, updates, [data, *(streams[name] for name in model.streams)]) for model in MODELS]
+    evaluations = [evaluation(model, updates, [data, *(streams[name] for name in model.needs)]) for model in MODELS]
     slowest_first = sorted(evaluations, key=lambda job: "rnnsearch" not in job.steps[0].command)
     size = -(-len(MODELS) // PROBINGS)
     probings = [

@@ -12,7 +12,7 @@ sentence of three tokens has an entropy of up to 1.58 = log2 3, so the paper's l
 
 Of several preceding sentences there are also, by their distance d, the share of the attention that each has, s_d, and
 the entropy H_d of the attention within it, of α_j / s_d. For each target word H is the entropy of the shares plus
-Σ_d s_d H_d; over the words of a sentence H_d is the mean with the weights s_d, so that the means add up as well.
+Σ_d s_d H_d; over words, sentences and layers H_d is the mean with the weights s_d, so that the means add up as well.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ class EntropySummary:
     sentences, target_tokens: how many there are
     mean_bits, standard_deviation: over the target tokens; None if there are no sentences
     share_of_even: the mean of H / log2 n; None if there are no sentences
-    shares: how much of the attention each preceding sentence has, the nearest first, the mean over the sentences
-    bits_within: H_d of each, the mean over the sentences that have one so far before; None if there are none
+    shares: how much of the attention each preceding sentence has, the nearest first, the mean over the target tokens
+    bits_within: H_d of each, the mean over the target tokens with the weights s_d; None where all of these are 0
     """
 
     kind: str
@@ -131,8 +131,8 @@ def summarize(sentences: Sequence[SentenceEntropy]) -> List[EntropySummary]:
         parts: List[Tuple[Optional[int], Sequence[int]]] = [(layer, [row]) for row, layer in enumerate(layers)]
         for layer, rows in [*parts, (None, range(len(layers)))] if len(layers) > 1 else parts:
             values = bits[rows]
-            shares = np.mean([sentence.shares[rows] for sentence in chosen], axis=(0, 1))
-            within = np.ma.masked_invalid([sentence.bits_within[rows] for sentence in chosen]).mean(axis=(0, 1))
+            weights = np.array([len(sentence.tokens) * sentence.shares[rows] for sentence in chosen])
+            within = weights * np.ma.masked_invalid([sentence.bits_within[rows] for sentence in chosen])
             summaries.append(
                 EntropySummary(
                     kind=kind,
@@ -142,8 +142,8 @@ def summarize(sentences: Sequence[SentenceEntropy]) -> List[EntropySummary]:
                     mean_bits=float(values.mean()),
                     standard_deviation=float(values.std()),
                     share_of_even=float((values / even).mean()),
-                    shares=tuple(shares.tolist()),
-                    bits_within=tuple(within.tolist()),
+                    shares=tuple((weights.sum(axis=(0, 1)) / values.size).tolist()),
+                    bits_within=tuple((within.sum(axis=(0, 1)) / weights.sum(axis=(0, 1))).tolist()),
                 )
             )
     return summaries

@@ -108,6 +108,7 @@ class Candidates:
         self.targets: Dict[int, Tensor] = {}  # by the line of their source
         self.preceding_targets: Dict[int, Tensor] = {}  # by the lines of the preceding sentences
         end = torch.tensor([task.source_dictionary.eos()])
+        context_size = inference.context_size
         for example in examples:
             document = [
                 _tokens(task.source_dictionary, encode_source(line)) for line in (*example.preceding, example.source)
@@ -120,7 +121,7 @@ class Candidates:
                 self.targets[self.rows[-1]] = _tokens(task.target_dictionary, encode_target(translation))
                 tokens = [_tokens(task.target_dictionary, encode_target(text)) for text in before]
                 self.preceding_targets.update(enumerate(tokens, start=first))
-                self.preceding_lengths.append(sum(map(len, tokens[-inference.context_size :])))
+                self.preceding_lengths.append(sum(map(len, tokens[-context_size:])))
         self.dataset = task.build_dataset_for_inference(self.lines, [len(line) for line in self.lines])
         self.padding, self.eos = task.target_dictionary.pad(), task.target_dictionary.eos()
         self.source_lengths = np.asarray(self.dataset.sizes)[self.rows]

@@ -181,14 +181,22 @@ def preceding_lines(path: Path, choices: Sequence[int]) -> List[str]:
 
 
 def check_order(files: Sequence[Path], texts: Sequence[Sequence[str]]) -> None:
-    """Raise UserError where a sentence is there and a nearer one is not: the files are in another order."""
-    for near, far in zip(range(len(files)), range(1, len(files))):
-        for number, (nearer, farther) in enumerate(zip(texts[near], texts[far]), start=1):
-            if farther and not nearer:
-                raise UserError(
-                    f"{files[near]} has no sentence for example {number}, and {files[far]} has: name the file of the "
-                    f"nearest sentences first"
-                )
+    """Raise UserError where the files seem to be in the other order: some example has a sentence and no nearer one, and
+    with the farthest first none has."""
+    hole = _first_hole(texts)
+    if hole is not None and _first_hole(texts[::-1]) is None:
+        raise UserError(
+            f"{files[0]} has no sentence for example {hole}, and a later file has: name the file of the nearest "
+            f"sentences first"
+        )
+
+
+def _first_hole(nearest_first: Sequence[Sequence[str]]) -> Optional[int]:
+    """The number of the first example, from 1, with an empty sentence before a farther one; None if there is none."""
+    for number, sentences in enumerate(zip(*nearest_first), start=1):
+        if any(farther and not nearer for nearer, farther in zip(sentences, sentences[1:])):
+            return number
+    return None
 
 
 def _nearest_last(files: Sequence[Sequence[str]]) -> List[Sequence[str]]:
@@ -199,8 +207,8 @@ def _nearest_last(files: Sequence[Sequence[str]]) -> List[Sequence[str]]:
 def _subtitles_before(
     content: Sequence[Any], places: Sequence[str], folder: Path, langs: Sequence[str], context_size: int
 ) -> Iterator[Tuple[List[str], Optional[List[str]]]]:
-    """The lines before each segment in ``folder``/YEAR/NAME.SRC, from the beginning of the file or after an empty line
-    on, and those in NAME.TGT, None where this file is missing or its line is not the reference.
+    """The lines before each segment in ``folder``/YEAR/NAME.SRC, empty ones before the beginning of the file, and those
+    in NAME.TGT, None where this file is missing or its line is not the reference.
 
     An entry's ``document id`` is the name of the target language's file; its ``segment id`` counts lines from 1.
     """
@@ -225,10 +233,8 @@ def _subtitles_before(
                 f"{where}: line {segment} of {paths[langs[0]]} is not its source sentence: another release?"
             )
         before = range(segment - context_size, segment)
-        source = [_line(found[langs[0]], line) for line in before]
-        first = 1 + max((place for place, text in enumerate(source) if not text), default=-1)
-        target = [_line(found[langs[1]], line) for line in before][first:] if fits.get(langs[1]) else None
-        yield source[first:], target
+        target = [_line(found[langs[1]], line) for line in before] if fits.get(langs[1]) else None
+        yield [_line(found[langs[0]], line) for line in before], target
 
 
 def _line(lines: Sequence[str], number: int) -> str:
@@ -259,14 +265,14 @@ def _example(
     groups: Mapping[str, Any],
     preceding_targets: Optional[Sequence[Sequence[Any]]],
 ) -> Example:
-    """An example of these texts; empty sentences before it are none."""
+    """An example of these texts; after an empty sentence before it, as in training, a document begins."""
     for text in (source, *preceding, *translations, *chain.from_iterable(preceding_targets or ())):
         if not isinstance(text, str):
             raise TypeError(f"{text!r} where a sentence should be")
     named = {name: str(value).lower() for name, value in groups.items() if value is not None}
-    there = [place for place, sentence in enumerate(preceding) if sentence]
-    targets = None if preceding_targets is None else [[texts[place] for place in there] for texts in preceding_targets]
-    return Example(where, source, [preceding[place] for place in there], translations, targets, named)
+    first = 1 + max((place for place, sentence in enumerate(preceding) if not sentence), default=-1)
+    targets = None if preceding_targets is None else [list(texts[first:]) for texts in preceding_targets]
+    return Example(where, source, list(preceding[first:]), translations, targets, named)
 
 
 # --- plain files

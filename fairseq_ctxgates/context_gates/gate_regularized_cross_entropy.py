@@ -64,12 +64,21 @@ def gate_hinge(gate: Tensor, labels: Tensor, reduction: str = "hinge-of-mean") -
 
     Returns:
         (batch, target length), or (layers, batch, target length)
+
+    Raises:
+        ValueError: the reduction has another name.
     """
-    z = gate.float()
+    # With the sign 1 - 2 z*, and 0 without a label, both terms are max(sign (z - 0.5), 0).
+    excess = gate_signs(labels).t().unsqueeze(-1) * (gate.float() - 0.5)
     if reduction == "hinge-of-mean":
-        z = z.mean(dim=-1, keepdim=True)
-    hinge = torch.relu(gate_signs(labels).t().unsqueeze(-1) * (z - 0.5))
-    return (hinge.mean(dim=-1) if reduction == "mean" else hinge.sum(dim=-1)).transpose(-1, -2)
+        hinge = torch.relu(excess.mean(dim=-1))
+    elif reduction == "mean":
+        hinge = torch.relu(excess).mean(dim=-1)
+    elif reduction == "sum":
+        hinge = torch.relu(excess).sum(dim=-1)
+    else:
+        raise ValueError(f"unknown reduction {reduction!r}")
+    return hinge.transpose(-1, -2)
 
 
 def gate_sums(gates: List[Tensor], is_token: Tensor, labels: Optional[Tensor] = None) -> Dict[str, Any]:
@@ -87,10 +96,11 @@ def gate_sums(gates: List[Tensor], is_token: Tensor, labels: Optional[Tensor] = 
         above one half for SOURCE, below for TARGET), and the number of those that have a label; the same of the gates'
         means over their components
     """
+    layers = len(gates)
     if not gates:  # LayerDrop dropped every layer
         gates = [torch.empty(*is_token.t().shape, 0, device=is_token.device)]
     z = torch.stack([gate.detach() for gate in gates]).float()
-    layers, dim = len(z), z.size(-1)
+    dim = z.size(-1)
     of_tokens = z * is_token.t().unsqueeze(-1)
     sums = {
         "gate_sum": of_tokens.sum(),
@@ -112,10 +122,13 @@ class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
     """Cross entropy, label-smoothed or plain, plus λ times the hinge of the context gates (Li et al. 2020, equation 5).
 
     The hinge pulls a gate z to its label's side of one half: summed over positions, like the negative log-likelihood,
-    and in training only. Logs ``gate_loss`` (the hinge for each token, before λ, not in bits), ``gate_mean``,
-    ``gate_var``, ``gate_agreement`` (the share of components on their label's side) and ``gate_mean_agreement`` (the
-    share of gates whose mean over the components is).
+    and in training only. Logs ``gate_loss`` (the hinge for each token, before λ, not in bits) and, of the gates of all
+    layers at all tokens, whatever is regularized, ``gate_mean``, ``gate_var``, ``gate_agreement`` (the share of
+    components on their label's side) and ``gate_mean_agreement`` (the share of gates whose mean over the components
+    is).
     """
+
+    _layers: Tuple[int, ...] = ()  # those that are regularized; check_model knows them
 
     def __init__(
         self,
@@ -142,7 +155,11 @@ class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         self.regularized_layers = regularized_layers
 
     def check_model(self, model: Any) -> None:
-        """Raise UserError, before training, where the model or the data cannot be what this criterion needs."""
+        """Choose the regularized layers of the model that is to be trained.
+
+        Raises:
+            UserError: the model or the data cannot be what this criterion needs.
+        """
         gated = model.layers_that_return("context_gates") if hasattr(model, "layers_that_return") else ()
         if not gated:
             raise UserError(
@@ -202,7 +219,13 @@ class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         return loss, sample_size, logging_output
 
     def compute_hinge(self, gates: Dict[int, Tensor], labels: Tensor) -> Tensor:
-        """The hinge at each position, (batch, target length), reduced over the regularized layers that ran."""
+        """The hinge at each position, (batch, target length), reduced over the regularized layers that ran.
+
+        Raises:
+            RuntimeError: :meth:`check_model` was not called.
+        """
+        if not self._layers:
+            raise RuntimeError("check_model(model) chooses the regularized layers: call it before the first batch")
         regularized = [gate for layer, gate in gates.items() if layer in self._layers]
         if not regularized:
             return torch.zeros_like(labels, dtype=torch.float)

@@ -20,7 +20,7 @@ class RecurrentContextGate(RecurrentConnection):
         both:    s_t = f((1 - z) ⊙ (W y + U s) + z ⊙ C c)
 
     f is a GRU, which has such a sum in its reset gate, its update gate and its candidate state: the same z scales the
-    parts of all three, as in the authors' published program.
+    parts of all three, as in the authors' published program, and the biases that W y, U s and C c have here.
 
     Args:
         kind: ``source``, ``target`` or ``both``
@@ -49,7 +49,7 @@ class RecurrentContextGate(RecurrentConnection):
         return torch.cat([context_proj(context), self.from_context(context)], dim=-1)
 
     def forward(
-        self, previous: Tensor, given: Optional[Tensor], source: Tensor, targets: Sequence[Tensor]
+        self, previous: Tensor, given: Optional[Tensor], source: Tensor, target_terms: Sequence[Tensor]
     ) -> Tuple[Tensor, List[Tensor], Returned]:
         """See :meth:`RecurrentConnection.forward`. Returns the weight of the source beside the terms, (rows, state
         dim), between 0 and 1: z, or 1 - z where the gate scales the target only."""
@@ -57,10 +57,10 @@ class RecurrentContextGate(RecurrentConnection):
         source, context_term = source.split([source.size(-1) - width, width], dim=-1)
         z = torch.sigmoid(given + self.from_state(previous) + context_term)
         if self.kind == "source":
-            return _scaled(source, z), list(targets), {"context_gates": z}
+            return _scaled(source, z), list(target_terms), {"context_gates": z}
         if self.kind == "target":
-            return source, [_scaled(target, z) for target in targets], {"context_gates": 1 - z}
-        return _scaled(source, z), [_scaled(target, 1 - z) for target in targets], {"context_gates": z}
+            return source, [_scaled(terms, z) for terms in target_terms], {"context_gates": 1 - z}
+        return _scaled(source, z), [_scaled(terms, 1 - z) for terms in target_terms], {"context_gates": z}
 
 
 def _scaled(terms: Tensor, gate: Tensor) -> Tensor:

@@ -23,8 +23,9 @@ class InterSentenceGate(nn.Module):
 
         z = σ(U t + C_b c_b + C_a c_a + b),   s = C_1 c_a ⊙ z + C_2 c_b ⊙ (1 - z)
 
-    where t is the decoder's state: in a Transformer layer the target context, in RNNSearch [s_{t-1}; y_{t-1}]. C_2
-    starts as the identity, so that with z = 0 the gate gives the sentence's own context.
+    where t is the decoder's state: in a Transformer layer what attention reads of the target context (normalised in a
+    pre-norm layer), in RNNSearch [s_{t-1}; y_{t-1}]. C_2 starts as the identity, so that with z = 0 the gate gives the
+    sentence's own context.
 
     Args:
         state_dim: width of t
@@ -56,11 +57,13 @@ class InterSentenceGate(nn.Module):
         Returns:
             s and z, each of the shape of c_b; z is the weight of the preceding sentence, between 0 and 1
         """
-        if self.closed:
-            z = torch.zeros_like(sentence)
-        else:
-            z = torch.sigmoid(self.from_state(state) + self.from_sentence(sentence) + self.from_preceding(preceding))
-        return interpolate(self.sentence_proj(sentence), self.preceding_proj(preceding), z), z
+        argument = self.from_state(state) + self.from_sentence(sentence) + self.from_preceding(preceding)
+        return self.mix(argument, self.sentence_proj(sentence), self.preceding_proj(preceding))
+
+    def mix(self, argument: Tensor, sentence: Tensor, preceding: Tensor) -> Tuple[Tensor, Tensor]:
+        """s and z, from what z is the logistic function of, C_2 c_b and C_1 c_a, all (..., context dim)."""
+        z = torch.zeros_like(sentence) if self.closed else torch.sigmoid(argument)
+        return interpolate(sentence, preceding, z), z
 
 
 class PrecedingContext(SourceContextPart):
@@ -158,31 +161,16 @@ class RecurrentInterSentenceGate(RecurrentSourcePart, InterSentenceGate):
     ) -> Tuple[Tensor, Returned]:
         """See :meth:`RecurrentSourcePart.forward`."""
         returned: Returned = {}
-        if memory is None:
-            given, preceding = given.split([given.size(-1) // 3, 2 * given.size(-1) // 3], dim=-1)
+        if memory is None:  # the ablation random, for which step_inputs has put C_a c_a and C_1 c_a beside W y_{t-1}
+            word_term, gate_a, context_a = given.chunk(3, dim=-1)
         else:
             returned[ATTENTION] = self.attention(query, memory)
-            preceding = weighted_sum(returned[ATTENTION], memory.values)
-        context, returned[GATES] = self.mix(previous, given, source, preceding)
+            gate_a, context_a = weighted_sum(returned[ATTENTION], memory.values).chunk(2, dim=-1)
+            word_term = given
+        gate_b, context_b = source.chunk(2, dim=-1)
+        argument = self.from_state(previous) + word_term + gate_b + gate_a
+        context, returned[GATES] = self.mix(argument, context_b, context_a)
         return context, returned
-
-    def mix(self, state: Tensor, word_term: Tensor, sentence: Tensor, preceding: Tensor) -> Tuple[Tensor, Tensor]:
-        """
-        Args:
-            state: s_{t-1}, (rows, state dim)
-            word_term: W y_{t-1}, (rows, context dim)
-            sentence: :meth:`context_terms` of c_b, (rows, 2 · context dim)
-            preceding: :meth:`preceding_terms` of c_a, of the same shape
-
-        Returns:
-            the mixed context and z_t, each (rows, context dim)
-        """
-        (gate_b, context_b), (gate_a, context_a) = sentence.chunk(2, dim=-1), preceding.chunk(2, dim=-1)
-        if self.closed:
-            z = torch.zeros_like(context_b)
-        else:
-            z = torch.sigmoid(self.from_state(state) + word_term + gate_b + gate_a)
-        return interpolate(context_b, context_a, z), z
 
 
 def step_numbers(first: int, x: Tensor) -> Tensor:

@@ -38,7 +38,7 @@ M = TypeVar("M", bound=Mechanism)
 T = TypeVar("T")
 EncoderOut = Dict[str, List[Tensor]]  # fairseq's: each entry is in a list, which may be empty
 # The arguments of a decoder layer, to which the tensors of mechanisms are added.
-RESERVED = frozenset("x self incremental_state self_attn_mask need_attn first_step returns first_backward".split())
+RESERVED = frozenset("x self incremental_state self_attn_mask need_attn first_step returns".split())
 Extra = Dict[str, Any]  # what a decoder returns beside its features
 
 
@@ -53,8 +53,11 @@ class LoadsSideStreams(Protocol):
 class ContextDecoder(FairseqIncrementalDecoder):
     """A decoder that can leave positions out of its output layer, and returns what its parts return.
 
-    A subclass has ``extract_features``.
+    A subclass has ``extract_features``, and ``returns``: for each layer, from 1 at the bottom, the names of the gates
+    and attention weights that its parts can return.
     """
+
+    returns: Dict[int, Tuple[str, ...]]
 
     def forward(
         self,
@@ -87,7 +90,7 @@ class ContextModel(FairseqEncoderDecoderModel):
     """A translation model with the mechanisms that its options turn on.
 
     A subclass sets ``mechanisms`` and ``Config``; its encoder takes the inputs of side streams by keyword, its decoder
-    is a :class:`ContextDecoder` whose ``parts`` are by layer.
+    is a :class:`ContextDecoder`.
     """
 
     Config: ClassVar[Type[FairseqDataclass]]
@@ -170,7 +173,7 @@ class ContextModel(FairseqEncoderDecoderModel):
 
     @property
     def context_size(self) -> int:
-        """How many preceding sentences the model reads."""
+        """How many preceding sentences a row of its input has; 1 also where the model reads none."""
         return max([1, *(mechanism.context_size for mechanism in self.mechanisms)])
 
     @property
@@ -222,24 +225,39 @@ def _warm_start_source(part: Part, parameter: str, host: str) -> Optional[str]:
 
 
 def further_encodings(
-    mechanisms: Collection[Mechanism], given: EncoderInput
+    mechanisms: Collection[Mechanism], given: EncoderInput, own: Collection[str]
 ) -> Tuple[Dict[str, Tensor], Dict[str, Sentences], EncoderOut]:
     """Masks, sentences and tensors that mechanisms add to the encoder, each by name; see :class:`Mechanism`.
+
+    Args:
+        own: the names in the encoder's own output
 
     Raises:
         ValueError: a name is taken.
     """
     masks: Dict[str, Tensor] = {}
     sentences: Dict[str, Sentences] = {}
-    tensors: Dict[str, Tensor] = {}
+    tensors: EncoderOut = {}
+    taken = {*RESERVED, *own}
+
+    def take(mechanism: Mechanism, what: str, name: str, *entries: str) -> None:
+        # Beams share the entries that end so; a tensor has a row for each beam.
+        ends_as_shared = what == "tensors" and name.endswith(("_out", "_padding_mask"))
+        if ends_as_shared or taken.intersection(entries):
+            raise ValueError(f"{type(mechanism).__name__}.{what}: the name {name!r} is taken, use another one")
+        taken.update(entries)
+
     for mechanism in mechanisms:
-        masks.update(mechanism.source_masks(given))
-        sentences.update(mechanism.sentences(given))
+        for name, mask in mechanism.source_masks(given).items():
+            take(mechanism, "source_masks", name, f"{name}_out")
+            masks[name] = mask
+        for name, further in mechanism.sentences(given).items():
+            take(mechanism, "sentences", name, f"{name}_out", f"{name}_padding_mask")
+            sentences[name] = further
         for name, tensor in mechanism.tensors(given).items():
-            if name in tensors or name in RESERVED or name.endswith(("_out", "_padding_mask")):
-                raise ValueError(f"{type(mechanism).__name__}.tensors: the name {name!r} is taken, use another one")
-            tensors[name] = tensor
-    return masks, sentences, {name: [tensor] for name, tensor in tensors.items()}
+            take(mechanism, "tensors", name, name)
+            tensors[name] = [tensor]
+    return masks, sentences, tensors
 
 
 def added_tensors(encoder_out: EncoderOut, of_fairseq: Collection[str]) -> Dict[str, Tensor]:
@@ -267,11 +285,11 @@ def encoding_parts(mechanisms: Collection[Mechanism], width: int) -> Parts[Encod
 
 def embedding_parts(
     mechanisms: Collection[Mechanism],
-    coder: str,
+    side: str,
     embed_tokens: nn.Embedding,
     dictionary: Dictionary,
     embed_scale: float = 1.0,
 ) -> Parts[EmbeddingPart]:
     """The mechanisms' parts for the embeddings of ``encoder`` or ``decoder``, by the mechanism's name."""
     width = embed_tokens.embedding_dim
-    return Parts({one.name: one.embedding_part(coder, width, dictionary, embed_scale) for one in mechanisms})
+    return Parts({one.name: one.embedding_part(side, width, dictionary, embed_scale) for one in mechanisms})

@@ -101,7 +101,7 @@ class ContextTransformerEncoder(TransformerEncoderBase):
         further sentences ``<name>_out``, (their length, batch, embed dim), and ``<name>_padding_mask``, (batch, their
         length); and tensors as they are."""
         given = EncoderInput(src_tokens, inputs, self.dictionary, self.max_positions())
-        masks, sentences, tensors = further_encodings(self.mechanisms, given)
+        masks, sentences, tensors = further_encodings(self.mechanisms, given, FAIRSEQ_ENCODER_OUT)
         batches = {name: further.batches(self.padding_idx) for name, further in sentences.items()}
         is_padded = self.are_padded([src_tokens, *(tokens for of_one in batches.values() for tokens in of_one)])
         encoder_out = self.encode(src_tokens, next(is_padded), masks, return_all_hiddens, token_embeddings)
@@ -223,10 +223,12 @@ class ContextTransformerDecoder(ContextDecoder, TransformerDecoderBase):
         # By index: going through a list with LayerDrop leaves layers out.
         layers = [self.layers[place] for place in range(len(self.layers))]
         self.returns = {layer.number: layer.returns for layer in layers}
-        if cfg.decoder.layers_to_keep and any(mechanism.names_layers for mechanism in cfg.mechanisms):
+        is_in_some = len({tuple(layer.source_parts) for layer in layers}) > 1
+        if cfg.decoder.layers_to_keep and (is_in_some or any(one.names_layers for one in cfg.mechanisms)):
             raise UserError(
-                "--decoder-layers-to-keep renumbers the layers, and an option of a mechanism names some by their "
-                "numbers: leave one of them out"
+                "--decoder-layers-to-keep renumbers the layers, and a mechanism is in layers of chosen numbers "
+                "(--relation-layers, of which the default is the top one, or --inter-sentence-layers): choose all, or "
+                "keep all"
             )
 
     def build_decoder_layer(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> nn.Module:

@@ -19,8 +19,14 @@ from fairseq_ctxgates.parts import Connection, LayerInput, Part, Parts, Residual
 class ContextDecoderLayer(TransformerDecoderLayerBase):
     """One decoder layer: target context, source context, what connects them, feed-forward.
 
-    Its modules and parameter names are fairseq's, so that a plain Transformer's checkpoint fits. Mechanisms add parts:
-    ``source_parts`` change the source context in turn, and ``connection`` takes the place of the residual connection.
+    With layer normalisation where :class:`NormOrder` has it, and dropout after each sublayer,
+
+        t  = x + self-attention(x)      the target context
+        a  = attention(t, h)            the source context, which each of ``source_parts`` changes in turn
+        u  = connection(t, a)           t + a, or what takes its place, such as a context gate
+        c' = u + feed-forward(u)
+
+    Its modules and parameter names are fairseq's, so that a plain Transformer's checkpoint fits. Mechanisms add parts.
 
     Args:
         cfg: the model's, with ``mechanisms`` and ``decoder_norm_order``

@@ -135,22 +135,23 @@ class RecurrentDecoderCell(nn.Module):
         """
         previous = state
         if self.feedback_proj is None:
-            targets = [self.state_proj(state), given.word]
+            target_terms = [self.state_proj(state), given.word]
         else:
             state = gru(previous, given.word, self.feedback_proj(previous))  # s̃
-            targets = [self.state_proj(state)]
+            target_terms = [self.state_proj(state)]
 
         attention = self.attention(state, memory.sentence)
-        source = weighted_sum(attention, memory.sentence.values)
+        # What the next reader needs of the source context: Σ_j α_tj terms(h_j) = terms(c_t).
+        terms = weighted_sum(attention, memory.sentence.values)
         returned: Returned = {}
         for place, (name, part) in enumerate(self.source_parts.named(), start=1):
-            context, found = part(previous, state, source, given.parts[name], memory.parts.get(name))
-            source = self.context_terms(context, place)
+            context, found = part(previous, state, terms, given.parts[name], memory.parts.get(name))
+            terms = self.context_terms(context, place)
             returned.update(found)
-        source, targets, found = self.connection(previous, given.connection, source, targets)
+        source, target_terms, found = self.connection(previous, given.connection, terms, target_terms)
         returned.update(found)
-        recurrent, *inputs = targets
-        return Step(gru(state, sum(inputs, source), recurrent), attention, returned)
+        recurrent, *others = target_terms
+        return Step(gru(state, sum(others, source), recurrent), attention, returned)
 
 
 def _each_step(terms: Optional[Tensor], steps: int) -> Sequence[Optional[Tensor]]:

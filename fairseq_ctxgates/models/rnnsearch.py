@@ -172,7 +172,7 @@ class RNNSearchEncoder(FairseqEncoder):
             for each sentence until :meth:`reorder_encoder_out` makes more.
         """
         given = EncoderInput(src_tokens, inputs, self.dictionary, self.max_positions())
-        masks, further, tensors = further_encodings(self.mechanisms, given)
+        masks, further, tensors = further_encodings(self.mechanisms, given, OWN_ENCODER_OUT)
         if masks:
             raise UserError(f"RNNSearch cannot encode the source under a mask ({', '.join(masks)}): use a Transformer")
         batches = {name: sentences.batches(self.padding_idx) for name, sentences in further.items()}
@@ -242,18 +242,20 @@ def pack(sentences: Sequence[Tensor], padding_idx: int) -> Tuple[Tensor, Tensor,
     """
     is_token = [tokens.ne(padding_idx) for tokens in sentences]
     lengths = torch.cat([tokens.sum(dim=1) for tokens in is_token])
-    rows = torch.empty_like(lengths)
-    rows[lengths.argsort(descending=True)] = torch.arange(len(lengths), device=lengths.device)
-    rows_of = rows.split([len(tokens) for tokens in is_token])
+    # A word's place is by its position in the sentence, then by the sentence's rank, 0 for the longest. So the place of
+    # a sentence's first word is its rank.
+    ranks = torch.empty_like(lengths)
+    ranks[lengths.argsort(descending=True)] = torch.arange(len(lengths), device=lengths.device)
+    ranks_of = ranks.split([len(tokens) for tokens in is_token])
     longest = max(tokens.size(1) for tokens in is_token)
-    last = longest * len(rows)  # the place of padding, after all words
+    last = longest * len(ranks)  # the place of padding, after all words
     places = [
-        ((tokens.cumsum(dim=1) - 1) * len(rows) + row.unsqueeze(1)).masked_fill(~tokens, last).flatten()
-        for tokens, row in zip(is_token, rows_of)
+        ((tokens.cumsum(dim=1) - 1) * len(ranks) + rank.unsqueeze(1)).masked_fill(~tokens, last).flatten()
+        for tokens, rank in zip(is_token, ranks_of)
     ]
     # The host waits for the device here only, for the numbers of words.
     counts = lengths.unsqueeze(1).gt(torch.arange(longest, device=lengths.device)).sum(dim=0).cpu()
-    return torch.cat(places).argsort()[: int(counts.sum())], counts[counts > 0], rows
+    return torch.cat(places).argsort()[: int(counts.sum())], counts[counts > 0], ranks
 
 
 class DecoderCache(TypedDict):

@@ -29,9 +29,9 @@ class EncodedSentence(NamedTuple):
 class SentenceMemory(NamedTuple):
     """What attention keeps of encoded sentences between decoding steps, for each of its heads.
 
-    ``keys``: k_j / √d, (sentences · heads, d, length). ``values``: v_j, (sentences · heads, length, d). ``mask``: added
-    to the scores, 0 or -inf at padding, (sentences · heads, 1, length). ``rows``: how many there were, k beams for each
-    sentence; row i belongs to sentence i // k.
+    ``keys``: k_j / √d_k, (sentences · heads, d_k, length). ``values``: v_j, (sentences · heads, length, d_k).
+    ``mask``: added to the scores, 0 or -inf at padding, (sentences · heads, 1, length). ``rows``: how many there were,
+    k beams for each sentence; row i belongs to sentence i // k.
     """
 
     keys: Tensor

@@ -34,7 +34,7 @@ class SublayerNorm(NamedTuple):
         return self.norm(x) if self.order is NormOrder.PRE else x
 
     def add(self, x: Tensor, branch: Tensor) -> Tensor:
-        """The residual connection: x plus the sublayer's result, normalised."""
+        """The residual connection: x plus the sublayer's result, normalised where the norm order has it."""
         if self.order is NormOrder.POST:
             return self.norm(x + branch)
         return x + self.branch(branch)

@@ -71,7 +71,8 @@ class RelationFusion(nn.Module):
         if self.kind == "gate":
             return interpolate(relation, sentence, torch.sigmoid(self.gate(both)))
         projected = self.gate(both)  # W_f [ŝ; s̃] + b_f
-        return interpolate(projected - self.gate.bias, self.transform(both), torch.sigmoid(projected))
+        without_bias = projected - self.gate.bias  # equation 17 has W_f [ŝ; s̃] there
+        return interpolate(without_bias, self.transform(both), torch.sigmoid(projected))
 
 
 def _linear(weight: Tensor) -> nn.Linear:
@@ -125,7 +126,7 @@ class MultiplyingAttention(RenamedAttention):
     """Self-attention whose scores are multiplied by a mask of ones and zeros (Li et al. 2022, equations 7 and 8 to the
     letter),
 
-        softmax(M ⊙ q kᵀ / √d) v
+        softmax(M ⊙ q kᵀ / √d_k) v
 
     so that positions outside the mask have the score 0, and padding has none. Parameters are those of fairseq's.
     """

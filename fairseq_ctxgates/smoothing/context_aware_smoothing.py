@@ -165,7 +165,7 @@ class ContextAwareSmoothing(EmbeddingPart):
     ) -> None:
         super().__init__()
         self.network = network
-        self.history, self.after = before, after
+        self.before, self.after = before, after
         self.padding, self.unknown = padding, unknown
         self.add = add
         self.embed_scale = embed_scale
@@ -173,7 +173,7 @@ class ContextAwareSmoothing(EmbeddingPart):
     def forward(self, embeddings: Tensor, tokens: Tensor, length: int) -> Tensor:
         """See :meth:`EmbeddingPart.forward`."""
         words = self.embed_scale * embeddings.masked_fill(tokens.eq(self.padding).unsqueeze(-1), 0)
-        words = F.pad(words, (0, 0, self.history, self.after))[:, -(self.history + length + self.after) :]
+        words = F.pad(words, (0, 0, self.before, self.after))[:, -(self.before + length + self.after) :]
         tokens, embeddings = tokens[:, -length:], embeddings[:, -length:]
         if self.unknown is None:
             smoothed = self.combine(embeddings, self.vectors(words))
@@ -182,7 +182,7 @@ class ContextAwareSmoothing(EmbeddingPart):
         # A batch without unknown words runs the network on nothing: its parameters then have gradients of zero, as
         # distributed training asks for.
         row, column = tokens.eq(self.unknown).nonzero(as_tuple=True)
-        window = torch.arange(self.history + 1 + self.after, device=tokens.device)
+        window = torch.arange(self.before + 1 + self.after, device=tokens.device)
         vectors = self.vectors(words[row.unsqueeze(1), column.unsqueeze(1) + window]).squeeze(1)
         return embeddings.index_put((row, column), self.combine(embeddings[row, column], vectors))
 

@@ -17,7 +17,7 @@ from fairseq_ctxgates.smoothing.context_aware_smoothing import (
 )
 
 SmoothingChoice = ChoiceEnum(["none", "fcwm", "ccwm"])
-CoderChoice = ChoiceEnum(["encoder", "decoder", "both"])
+SideChoice = ChoiceEnum(["encoder", "decoder", "both"])
 WordsChoice = ChoiceEnum(["unknown", "all"])
 CombineChoice = ChoiceEnum(["replace", "add"])
 ActivationChoice = ChoiceEnum(list(ACTIVATIONS))
@@ -34,7 +34,7 @@ class SmoothingConfig(FairseqDataclass):
             "convolutional (ccwm) network"
         },
     )
-    smoothing_side: CoderChoice = field(  # type: ignore[valid-type]
+    smoothing_side: SideChoice = field(  # type: ignore[valid-type]
         default="encoder", metadata={"help": "whose input words: the encoder's, the decoder's or both"}
     )
     smoothing_words: WordsChoice = field(  # type: ignore[valid-type]
@@ -79,7 +79,7 @@ class EmbeddingSmoothing(Mechanism[SmoothingConfig]):
             self.refuse_unread("--smoothing ccwm", "smoothing_width")
 
     def embedding_part(
-        self, coder: str, embed_dim: int, dictionary: Dictionary, embed_scale: float
+        self, side: str, embed_dim: int, dictionary: Dictionary, embed_scale: float
     ) -> Optional[ContextAwareSmoothing]:
         """In the decoder the window has only the words before a word.
 
@@ -87,13 +87,13 @@ class EmbeddingSmoothing(Mechanism[SmoothingConfig]):
             UserError: the window has too few words for a feature of CCWM.
         """
         options = self.options
-        if options.smoothing_side not in (coder, "both"):
+        if options.smoothing_side not in (side, "both"):
             return None
         before = options.smoothing_window
-        after = before if coder == "encoder" else 0
+        after = before if side == "encoder" else 0
         is_all = options.smoothing_words == "all"
         return ContextAwareSmoothing(
-            self.network(embed_dim, before, after, coder),
+            self.network(embed_dim, before, after, side),
             before,
             after,
             padding=dictionary.pad(),
@@ -102,7 +102,7 @@ class EmbeddingSmoothing(Mechanism[SmoothingConfig]):
             embed_scale=embed_scale,
         )
 
-    def network(self, embed_dim: int, before: int, after: int, coder: str) -> nn.Module:
+    def network(self, embed_dim: int, before: int, after: int, side: str) -> nn.Module:
         """FCWM or CCWM over a window of words before and after; errors as of :meth:`embedding_part`."""
         activation, width = ACTIVATIONS[self.options.smoothing_activation], self.options.smoothing_width
         if self.options.smoothing == "fcwm":
@@ -110,6 +110,6 @@ class EmbeddingSmoothing(Mechanism[SmoothingConfig]):
         if not 1 <= width <= before + after:
             raise UserError(
                 f"--smoothing-width {width}: with --smoothing-window {before} a feature can be computed from 1 to "
-                f"{before + after} words in the {coder}"
+                f"{before + after} words in the {side}"
             )
         return ConvolutionalContextOfWords(embed_dim, before, after, width, activation)

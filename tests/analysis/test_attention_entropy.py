@@ -86,11 +86,26 @@ def test_attention_by_the_distance_of_preceding_sentences() -> None:
     assert bits.tolist() == [[pytest.approx(math.nan, nan_ok=True), pytest.approx(0.811278)]]
     *_, nothing = attention_by_distance(attention, torch.tensor([[1, 1, 1]]), words, 2)[1][0].tolist()
     assert math.isnan(nothing)  # the first sentences of a document have fewer before them
-    other = replace(ORDINARY, shares=SHARES[:, ::-1], bits_within=np.array([[0.0, math.nan], [1.0, math.nan]]))
+    nearest_only = np.array([[1.0, 0.0], [1.0, 0.0]])
+    other = replace(ORDINARY, shares=nearest_only, bits_within=np.array([[0.0, math.nan], [1.0, math.nan]]))
     table = distance_table(summarize([*NULL, ORDINARY, other]))
     columns = [(f"attention at distance {distance}", f"entropy in {distance} (bits)") for distance in (1, 2)]
     assert list(table.columns) == ["layer", *columns[0], *columns[1]]
-    assert table.rows == [[2, 0.5, 0.5, 0.5, 0.5], [3, 0.5, 1.5, 0.5, 1.0], ["all", 0.5, 1.0, 0.5, 0.75]]
+    expected = [[2, 0.875, 0.75 / 1.75, 0.125, 0.5], [3, 0.625, 1.2, 0.375, 1.0], ["all", 0.75, 0.75, 0.25, 0.875]]
+    assert [row[0] for row in table.rows] == [row[0] for row in expected]
+    assert [row[1:] for row in table.rows] == [pytest.approx(row[1:]) for row in expected]
+
+
+def test_the_mean_over_sentences_adds_up_as_well() -> None:
+    """Two sentences of two words and of one: by hand, over their words."""
+    one = SentenceEntropy(1, "x", 4, ["a", "b"], [1], np.ones((1, 2)), np.array([[0.9, 0.1]]), np.array([[2.0, 1.0]]))
+    other = replace(
+        one, tokens=["c"], bits=np.ones((1, 1)), shares=np.array([[0.6, 0.4]]), bits_within=np.array([[1.0, 0.5]])
+    )
+    (_, summary) = summarize([one, other])
+    assert summary.shares == pytest.approx((0.8, 0.2))
+    within = (2 * 0.9 * 2 + 0.6 * 1) / 2.4, (2 * 0.1 * 1 + 0.4 * 0.5) / 0.6
+    assert summary.bits_within == pytest.approx(within)
 
 
 def test_entropy_is_that_of_the_distances_and_that_within_them() -> None:

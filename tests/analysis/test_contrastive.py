@@ -211,9 +211,12 @@ def test_plain_files(tmp_path: Path) -> None:
     assert (second.source, second.preceding, second.translations) == ("s2", ["q2", "p2"], ["t2", "u2", "v2"])
     assert [found.preceding for found in read_parallel(source, reference, wrong)] == [[], []]
     with pytest.raises(
-        UserError, match="before has no sentence for example 1, and .*source has: name the file of the n"
+        UserError, match="before has no sentence for example 1, and a later file has: name the file of the n"
     ):
-        read_parallel(source, reference, wrong, [before[0], write(tmp_path / "source", ["r1", "r2"])])
+        read_parallel(source, reference, wrong, [before[0], write(tmp_path / "all", ["r1", "r2"])])
+    # Holes whatever the order: an empty line ends a document.
+    holes = write(tmp_path / "holes", ["", "p2"]), write(tmp_path / "others", ["r1", ""])
+    assert [found.preceding for found in read_parallel(source, reference, wrong, holes)] == [[], ["p2"]]
 
 
 @pytest.mark.parametrize(

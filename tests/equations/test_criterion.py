@@ -352,6 +352,7 @@ def test_layer_drop_of_every_layer() -> None:
     with metrics.aggregate() as meters:
         criterion.reduce_metrics([log])
     assert meters.get_smoothed_value("gate_loss") == 0
+    assert log["gate_mean_labelled"] == log["gate_labelled"] == log["gate_count"] == 0
 
 
 # --- what is logged ---------------------------------------------------------------------------------------------------

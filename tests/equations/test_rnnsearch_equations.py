@@ -165,7 +165,7 @@ def test_context_gate_by_hand(kind: str, source: tuple, targets: list[tuple], we
         vector(1, 2),
         given=vector(2, 4),
         source=torch.cat([vector(4, 8).repeat(1, 3), vector(log3 - 3, -log3 - 2)], dim=-1),
-        targets=[vector(16, 12).repeat(1, 3), vector(-4, 4).repeat(1, 3)],
+        target_terms=[vector(16, 12).repeat(1, 3), vector(-4, 4).repeat(1, 3)],
     )
     torch.testing.assert_close(found_source, vector(*source).repeat(1, 3))
     for found, expected in zip(found_targets, targets):

@@ -21,6 +21,7 @@ from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.mechanism import TRANSFORMER, Mechanism
 from fairseq_ctxgates.mechanisms import register_mechanism
 from fairseq_ctxgates.models.context_model import further_encodings
+from fairseq_ctxgates.models.context_transformer import FAIRSEQ_ENCODER_OUT
 from fairseq_ctxgates.models.warm_start import warm_start
 from fairseq_ctxgates.parts import Part
 from tests.helpers.models import DICTIONARY, TINY, build_model, make_batch, make_task
@@ -114,11 +115,28 @@ def test_names_that_are_taken(facts: dict[str, Any], message: str, monkeypatch: 
         register_mechanism(mechanism(**facts))
 
 
-@pytest.mark.parametrize("name", ["first_step", "other_out", "other_padding_mask"])
-def test_tensors_may_not_take_the_name_of_something_else(name: str) -> None:
-    other = mechanism(switch="other_switch", tensors=lambda self, given: {name: torch.zeros(2)})(OtherConfig(True), 1)
-    with pytest.raises(ValueError, match=f"Other.tensors: the name '{name}' is taken"):
-        further_encodings([other], None)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("what", "name"),
+    [
+        ("tensors", "first_step"),
+        ("tensors", "other_out"),
+        ("tensors", "other_padding_mask"),
+        ("tensors", "src_lengths"),
+        ("source_masks", "encoder"),
+        ("sentences", "encoder"),
+    ],
+)
+def test_names_of_an_encoders_output_that_are_taken(what: str, name: str) -> None:
+    other = mechanism(switch="other_switch", **{what: lambda self, given: {name: torch.zeros(2)}})(OtherConfig(True), 1)
+    with pytest.raises(ValueError, match=f"Other.{what}: the name '{name}' is taken"):
+        further_encodings([other], None, FAIRSEQ_ENCODER_OUT)  # type: ignore[arg-type]
+
+
+def test_two_mechanisms_may_not_add_the_same() -> None:
+    added = {what: lambda self, given: {"one": torch.zeros(2)} for what in ("source_masks", "sentences")}
+    others = [mechanism(switch="other_switch", **{what: give})(OtherConfig(True), 1) for what, give in added.items()]
+    with pytest.raises(ValueError, match="Other.sentences: the name 'one' is taken"):
+        further_encodings(others, None, FAIRSEQ_ENCODER_OUT)  # type: ignore[arg-type]
 
 
 # --- warm start

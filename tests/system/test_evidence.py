@@ -368,7 +368,7 @@ def test_smoke(
     results = json.loads((directory / "gates" / "table.json").read_text())
     assert results["seeds"] == [1, 2]
     for row in results["rows"][:3]:
-        assert [training["curve"][-1][0] for training in row["trainings"]] == [40, 40]
+        assert [training["curve"][-1][0] for training in row["trainings"]] == [20, 20]
     gated = results["rows"][1]
     assert len(gated["statistics"]["gate mean"]) == 2 and all(
         0.3 < mean < 0.7 for mean in gated["statistics"]["gate mean"]

@@ -15,6 +15,7 @@ import ctxgates
 import fairseq_ctxgates.models
 import fairseq_ctxgates.tasks  # noqa: F401
 from fairseq_ctxgates.analysis import get_analysis
+from fairseq_ctxgates.layer_list import parse_layers
 from fairseq_ctxgates.models.context_model import ContextModel
 from fairseq_ctxgates.modules.dropout import Dropout
 from tests.helpers.models import make_task
@@ -99,6 +100,8 @@ def check_training(args: Any) -> Any:
     }
     assert isinstance(model, ContextModel) or args.arch in ("transformer", "transformer_iwslt_de_en")
     assert task.required_streams() == {name for name, is_loaded in loaded.items() if is_loaded}
+    if getattr(args, "regularized_layers", None):
+        parse_layers(args.regularized_layers, args.decoder_layers, "--regularized-layers")
     return model
 
 
