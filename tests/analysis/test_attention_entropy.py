@@ -91,7 +91,11 @@ def test_attention_by_the_distance_of_preceding_sentences() -> None:
     table = distance_table(summarize([*NULL, ORDINARY, other]))
     columns = [(f"attention at distance {distance}", f"entropy in {distance} (bits)") for distance in (1, 2)]
     assert list(table.columns) == ["layer", *columns[0], *columns[1]]
-    expected = [[2, 0.875, 0.75 / 1.75, 0.125, 0.5], [3, 0.625, 1.2, 0.375, 1.0], ["all", 0.75, 0.75, 0.25, 0.875]]
+    expected: List[List[Any]] = [
+        [2, 0.875, 0.75 / 1.75, 0.125, 0.5],
+        [3, 0.625, 1.2, 0.375, 1.0],
+        ["all", 0.75, 0.75, 0.25, 0.875],
+    ]
     assert [row[0] for row in table.rows] == [row[0] for row in expected]
     assert [row[1:] for row in table.rows] == [pytest.approx(row[1:]) for row in expected]
 
