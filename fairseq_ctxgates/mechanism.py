@@ -62,7 +62,7 @@ class EncoderInput(NamedTuple):
         return self.inputs[name]
 
 
-class Sentences(NamedTuple):
+class FurtherSentences(NamedTuple):
     """Further sentences to encode for each source, each by itself.
 
     ``tokens``: (batch, length), padded; a row is one sentence, or several where there are ``groups``. ``groups``: the
@@ -208,7 +208,7 @@ class Mechanism(Generic[Options]):
         beams of a sentence share it. On the Transformer only."""
         return {}
 
-    def sentences(self, given: EncoderInput) -> Dict[str, Sentences]:
+    def sentences(self, given: EncoderInput) -> Dict[str, FurtherSentences]:
         """Further sentences to encode. The encoding of those named ``x`` is added as ``x_out``, (length, batch, embed
         dim), on RNNSearch (sentences, length, context dim), and the padding mask as ``x_padding_mask``. The beams of a
         sentence share them."""

@@ -14,7 +14,7 @@ from fairseq_ctxgates.inter_sentence.gate import InterSentenceGate, PrecedingCon
 from fairseq_ctxgates.inter_sentence.preceding_sentences import NULL_LENGTH, PrecedingSentences
 from fairseq_ctxgates.inter_sentence.random_context import sentence_keys
 from fairseq_ctxgates.layer_list import parse_layers
-from fairseq_ctxgates.mechanism import RNNSEARCH, TRANSFORMER, EncoderInput, Mechanism, Sentences
+from fairseq_ctxgates.mechanism import RNNSEARCH, TRANSFORMER, EncoderInput, FurtherSentences, Mechanism
 from fairseq_ctxgates.modules.attention import SentenceAttention
 from fairseq_ctxgates.parts import EncodingPart, RecurrentWidths, TransformerOptions
 
@@ -93,7 +93,7 @@ class InterSentence(Mechanism[InterSentenceGateConfig]):
     def context_size(self) -> int:
         return int(self.options.inter_sentence_context)
 
-    def sentences(self, given: EncoderInput) -> Dict[str, Sentences]:
+    def sentences(self, given: EncoderInput) -> Dict[str, FurtherSentences]:
         """The preceding sentences, none under the ablation ``random``."""
         preceding = preceding_sentences(given, self.context_size, self.options.inter_sentence_ablation)
         return {} if self.options.inter_sentence_ablation == "random" else {"preceding": preceding}
@@ -128,7 +128,7 @@ class InterSentence(Mechanism[InterSentenceGateConfig]):
         return self.options.inter_sentence_ablation == "closed"
 
 
-def preceding_sentences(given: EncoderInput, number: int, ablation: str) -> Sentences:
+def preceding_sentences(given: EncoderInput, context_size: int, ablation: str) -> FurtherSentences:
     """The preceding sentences as a model of so many encodes them; with the ablation ``null`` there is one for each
     source, (eos, eos, eos), as before a document's first sentence.
 
@@ -137,10 +137,10 @@ def preceding_sentences(given: EncoderInput, number: int, ablation: str) -> Sent
     """
     tokens = given.require("preceding_tokens")
     if ablation == "null":
-        return Sentences(torch.full_like(tokens[:, :1], given.dictionary.eos()).repeat(1, NULL_LENGTH))
+        return FurtherSentences(torch.full_like(tokens[:, :1], given.dictionary.eos()).repeat(1, NULL_LENGTH))
     distances = given.inputs.get("preceding_distances")
     if distances is None:
-        return Sentences(tokens)
+        return FurtherSentences(tokens)
     # The batch may have more for another model of an ensemble.
     groups: Sequence[Tensor] = given.inputs["preceding_groups"]  # type: ignore[assignment]
-    return Sentences(tokens, groups, distances.masked_fill(distances > number, 0))
+    return FurtherSentences(tokens, groups, distances.masked_fill(distances > context_size, 0))

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from fairseq_ctxgates.compat import gen_parser_from_dataclass
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.mechanism import EncoderInput, Mechanism, Sentences
+from fairseq_ctxgates.mechanism import EncoderInput, FurtherSentences, Mechanism
 from fairseq_ctxgates.models.input_options import InputOptions, find_needs
 from fairseq_ctxgates.modules.attention import IncrementalState
 from fairseq_ctxgates.parts import EmbeddingPart, EncodingPart, Part, Parts
@@ -226,7 +226,7 @@ def _warm_start_source(part: Part, parameter: str, host: str) -> Optional[str]:
 
 def further_encodings(
     mechanisms: Collection[Mechanism], given: EncoderInput, own: Collection[str]
-) -> Tuple[Dict[str, Tensor], Dict[str, Sentences], EncoderOut]:
+) -> Tuple[Dict[str, Tensor], Dict[str, FurtherSentences], EncoderOut]:
     """Masks, sentences and tensors that mechanisms add to the encoder, each by name; see :class:`Mechanism`.
 
     Args:
@@ -236,7 +236,7 @@ def further_encodings(
         ValueError: a name is taken.
     """
     masks: Dict[str, Tensor] = {}
-    sentences: Dict[str, Sentences] = {}
+    sentences: Dict[str, FurtherSentences] = {}
     tensors: EncoderOut = {}
     taken = {*RESERVED, *own}
 

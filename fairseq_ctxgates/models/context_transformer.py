@@ -22,7 +22,7 @@ from fairseq_ctxgates.compat import (
     fsdp_wrap,
 )
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.mechanism import TRANSFORMER, Defaults, EncoderInput, Mechanism, Sentences
+from fairseq_ctxgates.mechanism import TRANSFORMER, Defaults, EncoderInput, FurtherSentences, Mechanism
 from fairseq_ctxgates.models.context_model import (
     ContextDecoder,
     ContextModel,
@@ -107,7 +107,7 @@ class ContextTransformerEncoder(TransformerEncoderBase):
         encoder_out = self.encode(src_tokens, next(is_padded), masks, return_all_hiddens, token_embeddings)
         for name, further in sentences.items():
             states = [self.encode(tokens, next(is_padded))["encoder_out"][0] for tokens in batches[name]]
-            encoder_out[f"{name}_out"] = [self.arrange(name, further, states)]
+            encoder_out[f"{name}_out"] = [self.further_encoding(name, further, states)]
             encoder_out[f"{name}_padding_mask"] = [further.padding_mask(self.padding_idx)]
         return {**encoder_out, **tensors}
 
@@ -116,7 +116,7 @@ class ContextTransformerEncoder(TransformerEncoderBase):
         found: List[bool] = torch.stack([tokens.eq(self.padding_idx).any() for tokens in batches]).tolist()
         return iter(found)
 
-    def arrange(self, name: str, sentences: Sentences, states: Sequence[Tensor]) -> Tensor:
+    def further_encoding(self, name: str, sentences: FurtherSentences, states: Sequence[Tensor]) -> Tensor:
         """The encodings of further sentences from those of their batches, (length, batch, embed dim), changed by the
         part of that name."""
         encoded = sentences.arrange([of_batch.transpose(0, 1) for of_batch in states])
@@ -138,6 +138,10 @@ class ContextTransformerEncoder(TransformerEncoderBase):
             src_tokens: (batch, source length)
             is_padded: whether there is padding in them, for which fairseq's method has the host wait in every layer
             masks: by name, (batch, source length, source length), true where a position may see another
+
+        Returns:
+            what fairseq's encoder returns, ``encoder_out`` of (source length, batch, embed dim) first, and for each
+            mask ``<name>_out`` of the same shape
         """
         padding_mask = src_tokens.eq(self.padding_idx)
         x, embedding = self.forward_embedding(src_tokens, token_embeddings)
