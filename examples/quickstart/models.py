@@ -5,7 +5,7 @@ A further model is one entry of ``MODELS``. A stream that no model has read befo
 
 from __future__ import annotations
 
-from typing import NamedTuple, Set, Tuple
+from typing import NamedTuple, Tuple
 
 # The test sets in the order of fairseq-preprocess --testpref, which names them test, test1, test2, ...
 TEST_SETS = (
@@ -68,9 +68,9 @@ class Model(NamedTuple):
     size: str = TRANSFORMER
 
     @property
-    def needs(self) -> Set[str]:
+    def needs(self) -> Tuple[str, ...]:
         """The streams that its training and its analyses read: gates are compared with their labels."""
-        return {*self.streams, *(["gate labels"] if self.has_gates else [])}
+        return tuple(dict.fromkeys([*self.streams, *(["gate labels"] if self.has_gates else [])]))
 
 
 MODELS = (

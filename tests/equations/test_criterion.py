@@ -84,6 +84,17 @@ def test_hinge_by_hand(reduction: str, expected: Tensor) -> None:
     torch.testing.assert_close(hinge, expected.to(hinge), rtol=0, atol=1e-6)
 
 
+def test_an_unknown_reduction_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown reduction 'hinge_of_mean'"):
+        gate_hinge(HAND_GATE, HAND_LABELS, "hinge_of_mean")
+
+
+def test_the_hinge_needs_the_layers_that_check_model_chooses() -> None:
+    criterion = make_criterion(make_task(load_gate_labels=True))
+    with pytest.raises(RuntimeError, match="check_model"):
+        criterion.compute_hinge({1: HAND_GATE}, HAND_LABELS)
+
+
 def test_hinge_pulls_towards_the_labels_side() -> None:
     gate = HAND_GATE.clone().requires_grad_()
     gate_hinge(gate, HAND_LABELS, "sum").sum().backward()

@@ -129,6 +129,13 @@ def test_a_run_with_a_mistake_is_refused_at_once(
     assert not (directory / "corpora").exists()
 
 
+def test_only_corpora_that_a_part_reads_are_made_ready(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    corpora = ("words: 100}}", "words: 100}, other: {languages: en-de, text: nowhere, words: 100}}")
+    options = ["--directory", str(tmp_path / "evidence"), "--dry-run"]
+    run.main([str(write_plan(tmp_path, corpora)), *options])
+    assert "corpora/toy" in capsys.readouterr().out
+
+
 def test_plans_with_parts_of_one_name_are_run_apart() -> None:
     folders = {run.directory_of(run.get_parser().parse_args([str(plan)])) for plan in PLANS}
     assert folders == {Path("evidence", plan.stem).resolve() for plan in PLANS}
@@ -154,15 +161,16 @@ def commands_of(plan: Path, folder: Path, capsys: pytest.CaptureFixture[str]) ->
     return record(capsys.readouterr().out, folder, silenced=["python"], **variables)
 
 
-# The commands of all plans, which share many: a plan may include others. Another seed or budget is no other command.
-CHECKED: Set[Tuple[str, ...]] = set()
-LEFT_OUT = ("--seed", "--max-epoch", "--max-update", "--patience")
+# The commands of all plans that were read, and those whose models were built: plans that include others share many.
+READ: Set[Tuple[str, ...]] = set()
+BUILT: Set[Tuple[str, ...]] = set()
+BUDGET = ("--max-epoch", "--max-update", "--patience")
 
 
-def without_budget(words: Sequence[str]) -> Tuple[str, ...]:
-    """A command without what differs between seeds and budgets."""
+def without(options: Sequence[str], words: Sequence[str]) -> Tuple[str, ...]:
+    """A command without these options, and without the seed in its files' names."""
     pairs = zip(["", *words], words)
-    return tuple(re.sub(r"seed\d+", "", word) for last, word in pairs if not {last, word} & {*LEFT_OUT})
+    return tuple(re.sub(r"seed\d+", "", word) for last, word in pairs if not {last, word} & {*options})
 
 
 @pytest.mark.xdist_group("plans")
@@ -172,10 +180,12 @@ def test_the_plans_train_and_translate_their_systems(
 ) -> None:
     commands = commands_of(plan, tmp_path, capsys)
     for words in commands:
-        if without_budget(words) not in CHECKED:
-            CHECKED.add(without_budget(words))
+        command, model = without(["--seed"], words), without(["--seed", *BUDGET], words)
+        if command not in READ:
+            READ.add(command)
             args = parse(words)
-            if words[0] == "fairseq-train":
+            if words[0] == "fairseq-train" and model not in BUILT:
+                BUILT.add(model)
                 check_training(args)
     parts = read_plan(plan).parts
     trained = [value_of("--save-dir", words) for words in commands if words[0] == "fairseq-train"]

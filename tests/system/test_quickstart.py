@@ -91,6 +91,12 @@ def test_another_seed_gives_another_corpus() -> None:
     assert sum(a == b for a, b in zip(first, second)) < 10
 
 
+def test_gates_wait_for_the_labels_that_they_are_compared_with() -> None:
+    for model in models.MODELS:
+        assert set(model.streams) <= set(model.needs) <= set(models.STREAMS)
+        assert not model.has_gates or "gate labels" in model.needs
+
+
 def test_size(corpus: dict[str, list[Line]]) -> None:
     assert len(corpus["train"]) == 7000
     sizes = Counter(Counter(line.document for line in corpus["train"]).values())
