@@ -29,4 +29,4 @@ def as_flag(option: str) -> str:
 
 def as_given(option: str, value: object) -> str:
     """An option and its value as users write them: ``--relation-lambda 0.3``, of a switch that is on its name alone."""
-    return as_flag(option) if value in (True, "True") else f"{as_flag(option)} {value}"
+    return as_flag(option) if value is True or value == "True" else f"{as_flag(option)} {value}"

@@ -87,6 +87,7 @@ class SideStream(ABC, Generic[Options]):
             model that was trained without such an option reads another input; their default is None
         filters: of these, those that leave sentences out of training
         augmentations: of these, those that change at random what is trained on
+        training_options: of these, others that only training needs
         interactive_options: of these, those that only lines of text need, as fairseq-interactive reads them
         criterions: the names of the criterions that read it; empty: the model reads it
 
@@ -109,6 +110,7 @@ class SideStream(ABC, Generic[Options]):
     saved_options: ClassVar[Mapping[str, bool]] = {}
     filters: ClassVar[Tuple[str, ...]] = ()
     augmentations: ClassVar[Tuple[str, ...]] = ()
+    training_options: ClassVar[Tuple[str, ...]] = ()
     interactive_options: ClassVar[Tuple[str, ...]] = ()
     criterions: ClassVar[Tuple[str, ...]] = ()
 
@@ -154,7 +156,7 @@ class SideStream(ABC, Generic[Options]):
         """
         if cls.criterions and not has_criterion:
             return {option.name for option in fields(cls.Config)} - {"_name"}
-        of_training = () if trains else (*cls.filters, *cls.augmentations)
+        of_training = () if trains else (*cls.filters, *cls.augmentations, *cls.training_options)
         return {*of_training, *(() if reads_lines else cls.interactive_options)}
 
     @classmethod

@@ -30,11 +30,12 @@ class ConcatenatedSentences(PrecedingSentences):
     is prepended is cut at its beginning.
 
     With ``--concatenate-preceding-target`` the same sentences' translations are prepended to every target of a batch,
-    and cut in the same way at ``--max-target-positions``. A model is trained on the whole of it. Elsewhere only the
+    and cut in the same way at ``--max-target-positions``; with ``--concatenate-target-number`` of more or fewer
+    sentences. A model is trained on the whole of it. Elsewhere, and with ``--ignore-preceding-target``, only the
     sentence's own tokens are targets, so that losses and scores are its alone: what is before them is padding in
     ``batch["target"]``, ends at ``batch["start_indices"]``, and is read in ``prev_output_tokens``. Batches also
-    name the preceding sentences, ``batch["preceding_rows"]``, and come in the order in which sentences can be
-    translated: the first sentences of all documents, then the second ones, and so on.
+    name the sentences whose translations are read, ``batch["preceding_rows"]``, and come in the order in which
+    sentences can be translated: the first sentences of all documents, then the second ones, and so on.
     """
 
     inputs = ()
@@ -43,6 +44,7 @@ class ConcatenatedSentences(PrecedingSentences):
         "concatenate_preceding": True,
         "concatenate_number": True,
         "concatenate_preceding_target": True,
+        "concatenate_target_number": True,
     }
 
     def __init__(
@@ -56,17 +58,18 @@ class ConcatenatedSentences(PrecedingSentences):
         super().__init__(rows, dataset, options, task, sentences)
         self.is_trained_on = False
         self.lines_before = len(self.sentences) - len(dataset.src)  # the lines come after those of earlier buffers
+        self.source_number, self.target_number = _numbers(options)
         separator = separator_in(dataset.src_dict, options, "source")
         # The dataset is the one that fairseq has just built for this task: nothing has read its sources yet.
         word = (str(options.concatenate_preceding) if separator != dataset.src_dict.eos() else "", separator)
-        dataset.src = _Joined(dataset.src, self.sentences, self.preceding_rows, word, task.max_source_positions)
-        dataset.src_sizes = dataset.src.sizes(self.source_lengths, self.lengths)
+        dataset.src = _Joined(dataset.src, self.sentences, self.source_rows, word, task.max_source_positions)
+        dataset.src_sizes = dataset.src.sizes(self.source_lengths, self.lengths[:, : self.source_number])
         self.targets: Optional[_Joined] = None
         if dataset.tgt is not None and options.concatenate_preceding_target:
             word = "", separator_in(dataset.tgt_dict, options, "target")
-            self.targets = _Joined(dataset.tgt, dataset.tgt, self.preceding_rows, word, task.max_target_positions)
+            self.targets = _Joined(dataset.tgt, dataset.tgt, self.target_rows, word, task.max_target_positions)
             lengths = np.where(rows == NONE, 0, np.asarray(dataset.tgt_sizes)[rows])
-            dataset.tgt_sizes = self.targets.sizes(np.asarray(dataset.tgt_sizes), lengths)
+            dataset.tgt_sizes = self.targets.sizes(np.asarray(dataset.tgt_sizes), lengths[:, : self.target_number])
         dataset.sizes = (
             dataset.src_sizes
             if dataset.tgt_sizes is None
@@ -79,7 +82,7 @@ class ConcatenatedSentences(PrecedingSentences):
 
     @classmethod
     def context_size(cls, options: PrecedingSentencesConfig) -> int:
-        return int(options.concatenate_number or 1)
+        return max(_numbers(options))
 
     @classmethod
     def changes_target(cls, options: PrecedingSentencesConfig) -> bool:
@@ -92,7 +95,7 @@ class ConcatenatedSentences(PrecedingSentences):
         if not options.concatenate_preceding_target:
             return None
         separator = separator_in(dictionary, options, "target")
-        return PrecedingTranslations(separator, dictionary.pad(), cls.context_size(options))
+        return PrecedingTranslations(separator, dictionary.pad(), _numbers(options)[1])
 
     @classmethod
     def check_models(cls, options: PrecedingSentencesConfig, task: TaskOptions, required: AbstractSet[str]) -> None:
@@ -105,6 +108,14 @@ class ConcatenatedSentences(PrecedingSentences):
     def begin_training(self) -> None:
         super().begin_training()
         self.is_trained_on = True
+
+    def source_rows(self, number: int) -> List[int]:
+        """The rows of the sentences to join before a source, the nearest last."""
+        return _last(self.preceding_rows(number), self.source_number)
+
+    def target_rows(self, number: int) -> List[int]:
+        """The rows of the sentences whose translations to join before a target, the nearest last."""
+        return _last(self.preceding_rows(number), self.target_number)
 
     def drop_words(self) -> None:
         self.dataset.src.own = self.without_words(self.dataset.src.own)
@@ -128,9 +139,7 @@ class ConcatenatedSentences(PrecedingSentences):
         if not self.options.concatenate_preceding_target:
             return
         numbers = batch["id"].tolist()
-        batch["preceding_rows"] = [
-            [row - self.lines_before for row in self.preceding_rows(number)] for number in numbers
-        ]
+        batch["preceding_rows"] = [[row - self.lines_before for row in self.target_rows(number)] for number in numbers]
         if self.targets is not None:
             self.join_targets(batch, [self.targets[number] for number in numbers])
 
@@ -138,7 +147,7 @@ class ConcatenatedSentences(PrecedingSentences):
         """Join the preceding ones of these translations of lines, by their numbers, before the targets of a batch."""
         dictionary = self.dataset.tgt_dict
         pad, separator = dictionary.pad(), separator_in(dictionary, self.options, "target")
-        context = PrecedingTranslations(separator, pad, self.context_size(self.options), translations)
+        context = PrecedingTranslations(separator, pad, self.target_number, translations)
         targets = [target[target.ne(pad)] for target in batch["target"]]
         limit = self.task.max_target_positions
         befores = (row[row.ne(pad)] for row in context.tokens(batch, limit))
@@ -149,21 +158,36 @@ class ConcatenatedSentences(PrecedingSentences):
         dictionary, left_pad = self.dataset.tgt_dict, self.dataset.left_pad_target
         pad, multiple = dictionary.pad(), self.dataset.pad_to_multiple
         own_lengths = batch["target"].ne(pad).sum(dim=1).tolist()
+        all_are_targets = self.is_trained_on and not self.options.ignore_preceding_target
         batch["net_input"]["prev_output_tokens"] = data_utils.collate_tokens(
             targets, pad, dictionary.eos(), left_pad, move_eos_to_beginning=True, pad_to_multiple=multiple
         )
-        if not self.is_trained_on:
+        if not all_are_targets:
             targets = [_without_beginning(target, length, pad) for target, length in zip(targets, own_lengths)]
         batch["target"] = data_utils.collate_tokens(targets, pad, left_pad=left_pad, pad_to_multiple=multiple)
         is_target = batch["target"].ne(pad)
         batch["ntokens"] = int(is_target.sum())
-        if not self.is_trained_on:
+        if not all_are_targets:
             batch["start_indices"] = is_target.long().argmax(dim=1).tolist()
 
     @classmethod
     def values_to_save(cls, options: PrecedingSentencesConfig, required: AbstractSet[str]) -> Dict[str, Optional[str]]:
         values = (getattr(options, name) for name in cls.saved_options)
-        return {name: None if value in (None, False) else str(value) for name, value in zip(cls.saved_options, values)}
+        return {
+            name: None if value is None or value is False else str(value)  # 0 == False, and is a number here
+            for name, value in zip(cls.saved_options, values)
+        }
+
+
+def _numbers(options: PrecedingSentencesConfig) -> Tuple[int, int]:
+    """How many preceding sentences are joined before a source, and before a target."""
+    source = 1 if options.concatenate_number is None else int(options.concatenate_number)
+    target = source if options.concatenate_target_number is None else int(options.concatenate_target_number)
+    return source, target if options.concatenate_preceding_target else 0
+
+
+def _last(rows: List[int], number: int) -> List[int]:
+    return rows[max(0, len(rows) - number) :]
 
 
 def _without_beginning(target: Tensor, length: int, padding: int) -> Tensor:

@@ -65,6 +65,20 @@ class PrecedingSentencesConfig(FairseqDataclass):
             "too; in training and scoring those of the data, in translating the model's own"
         },
     )
+    concatenate_target_number: Optional[int] = field(
+        default=None,
+        metadata={
+            "help": "join so many translations with --concatenate-preceding-target (default: as many as sentences, "
+            "--concatenate-number, which may be 0 then)"
+        },
+    )
+    ignore_preceding_target: bool = field(
+        default=False,
+        metadata={
+            "help": "train on each sentence's own tokens alone: the translations that --concatenate-preceding-target "
+            "joins before them are read, but no targets"
+        },
+    )
     coword_dropout: float = field(
         default=0.0,
         metadata={
@@ -105,6 +119,7 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
     Config = PrecedingSentencesConfig
     filters = ("preceding_length_ratio", "preceding_max_length")
     augmentations = ("coword_dropout", "sample_context_size")
+    training_options = ("ignore_preceding_target",)
 
     def __init__(
         self,
@@ -154,13 +169,7 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
             raise UserError(f"--preceding-length-ratio {ratio}: it must be 0 (off) or at least 1")
         if max_length < 0:
             raise UserError(f"--preceding-max-length {max_length}: it must be 0 (off) or at least 1")
-        if options.concatenate_number is not None:
-            if options.concatenate_preceding is None:
-                raise UserError(f"--concatenate-number {options.concatenate_number} needs --concatenate-preceding")
-            if int(options.concatenate_number) < 1:
-                raise UserError(f"--concatenate-number {options.concatenate_number}: it must be at least 1")
-        if options.concatenate_preceding_target and options.concatenate_preceding is None:
-            raise UserError("--concatenate-preceding-target needs --concatenate-preceding, with the separator")
+        check_concatenation(options)
         if options.load_preceding_sentences and cls.name not in required:
             raise UserError(
                 "--load-preceding-sentences needs an architecture that reads them: --arch isg_transformer, or "
@@ -280,6 +289,26 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
 
     def _collate(self, rows: Sequence[Tensor], padding: int) -> Tensor:
         return data_utils.collate_tokens(list(rows), pad_idx=padding, left_pad=self.dataset.left_pad_source)
+
+
+def check_concatenation(options: PrecedingSentencesConfig) -> None:
+    """Raise UserError where the options of the concatenation baseline contradict themselves."""
+    number, target_number = options.concatenate_number, options.concatenate_target_number
+    if options.concatenate_preceding is None:
+        if number is not None:
+            raise UserError(f"--concatenate-number {number} needs --concatenate-preceding")
+        if options.concatenate_preceding_target:
+            raise UserError("--concatenate-preceding-target needs --concatenate-preceding, with the separator")
+    if not options.concatenate_preceding_target:
+        if target_number is not None:
+            raise UserError(f"--concatenate-target-number {target_number} needs --concatenate-preceding-target")
+        if options.ignore_preceding_target:
+            raise UserError("--ignore-preceding-target needs --concatenate-preceding-target")
+    if target_number is not None and int(target_number) < 1:
+        raise UserError(f"--concatenate-target-number {target_number}: it must be at least 1")
+    least = 1 if target_number is None else 0
+    if number is not None and int(number) < least:
+        raise UserError(f"--concatenate-number {number}: it must be at least 1, or 0 with --concatenate-target-number")
 
 
 class Draws:

@@ -777,6 +777,57 @@ def test_targets_are_joined(
     assert task.dataset(split).sizes[:, 1].tolist() == [len(joined) for joined, _ in expected]
 
 
+@pytest.mark.parametrize("number, target_number", [(0, 1), (1, 3), (3, 1)])
+@pytest.mark.parametrize("split", ["train", "valid"])
+def test_another_number_of_translations_than_of_sentences(
+    with_targets: Path, number: int, target_number: int, split: str
+) -> None:
+    task = make_context_task(
+        with_targets,
+        load_preceding_sentences=False,
+        concatenate_preceding="<sep>",
+        concatenate_number=number,
+        concatenate_preceding_target=True,
+        concatenate_target_number=target_number,
+    )
+    task.load_dataset(split)
+    corpus = CORPORA[split]
+    befores = several_predecessors(corpus, 3)
+    sources = [
+        [*(word for one in before[::-1][:number][::-1] for word in (*one.split(), "<sep>")), *with_eos(sentence)]
+        for sentence, before in zip(sentences_of(corpus), befores)
+    ]
+    targets = [row for row, _ in joined_targets(corpus, target_number, "<sep>")]
+    for batch in batches(task, split):
+        for place, row in enumerate(batch["id"].tolist()):
+            assert words(batch["net_input"]["src_tokens"][place], task, True) == sources[row]
+            assert words(batch["net_input"]["prev_output_tokens"][place], task, False) == ["</s>", *targets[row][:-1]]
+            before = min(target_number, len(befores[row]))
+            assert batch["preceding_rows"][place] == list(range(row - before, row))
+    assert task.dataset(split).sizes.tolist() == [[len(one), len(other)] for one, other in zip(sources, targets)]
+
+
+def test_preceding_targets_that_are_read_but_not_trained_on(with_targets: Path) -> None:
+    """``--ignore-preceding-target``: batches of training, but for the targets, which are those of validation."""
+    options = {"concatenate_preceding": "<sep>", "concatenate_number": 2, "concatenate_preceding_target": True}
+    task, other = (
+        make_context_task(with_targets, load_preceding_sentences=False, ignore_preceding_target=ignored, **options)
+        for ignored in (True, False)
+    )
+    expected = joined_targets(CORPORA["train"], 2, "<sep>")
+    for one in (task, other):
+        one.load_dataset("train")
+    for batch, trained_on in zip(batches(task, "train"), batches(other, "train")):
+        assert batch["id"].tolist() == trained_on["id"].tolist()
+        previous = (each["net_input"]["prev_output_tokens"].tolist() for each in (batch, trained_on))
+        assert next(previous) == next(previous)
+        own = [expected[row][0][expected[row][1] :] for row in batch["id"].tolist()]
+        for target, start, tokens in zip(batch["target"], batch["start_indices"], own):
+            assert target[:start].eq(task.target_dictionary.pad()).all()
+            assert words(target[start:], task, False) == tokens
+        assert batch["ntokens"] == sum(map(len, own)) < trained_on["ntokens"]
+
+
 def test_as_many_translations_as_sentences_are_drawn(with_targets: Path) -> None:
     """``--sample-context-size`` draws one number for both sides."""
     options = {"concatenate_preceding": "<sep>", "concatenate_number": 3, "concatenate_preceding_target": True}

@@ -53,13 +53,15 @@ TWO = (*TARGET, "--concatenate-number", 2)
 SEPARATED = ("--concatenate-preceding", "q1", "--concatenate-preceding-target")
 LSTM_SIZE = [f"--{side}-{part}" for side in ("encoder", "decoder") for part in ("embed-dim", "hidden-size")]
 LSTM = ("--arch", "lstm", *(word for name in (*LSTM_SIZE, "--decoder-out-embed-dim") for word in (name, 16)), *SMOOTHED)
-# How many preceding sentences each model reads, and the separator.
+TRANSLATIONS = (*TARGET, "--concatenate-number", 0, "--concatenate-target-number", 2, "--ignore-preceding-target")
+# How many preceding sentences and translations each model reads, and the separator.
 MODELS = {
-    "target": (1, "</s>"),
-    "two on rnnsearch": (2, "</s>"),
-    "two of stock": (2, "</s>"),
-    "separated": (1, "q1"),
-    "lstm": (1, "</s>"),  # whose decoder returns no attention when it translates
+    "target": (1, 1, "</s>"),
+    "two on rnnsearch": (2, 2, "</s>"),
+    "two of stock": (2, 2, "</s>"),
+    "translations": (0, 2, "</s>"),
+    "separated": (1, 1, "q1"),
+    "lstm": (1, 1, "</s>"),  # whose decoder returns no attention when it translates
 }
 
 
@@ -69,6 +71,7 @@ def trained(trained_on_documents: Trained, tmp_path_factory: pytest.TempPathFact
         "target": ("--arch", "context_transformer_tiny", *SMOOTHED, *TARGET, "--max-epoch", 6),
         "two on rnnsearch": ("--arch", "rnnsearch_tiny", *SMOOTHED, *TWO, "--max-epoch", 4),
         "two of stock": (*PLAIN, *TWO, "--max-epoch", 4),
+        "translations": (*PLAIN, *TRANSLATIONS, "--max-epoch", 4),
         "separated": (*PLAIN, *SEPARATED, "--max-epoch", 4),
         "lstm": (*LSTM, *TARGET, "--max-epoch", 4),
         "gated": ("--arch", "rcg_transformer_tiny", *SMOOTHED, *TARGET, "--max-epoch", 1),
@@ -89,7 +92,9 @@ def before(sentences: List[Tensor], place: int, first: int, number: int, separat
     return [token for row in rows for token in (*sentences[row].tolist()[:-1], separator)]
 
 
-def translate_one_by_one(data: Path, path: Path, number: int, separator: str, **options: Any) -> Dict[int, Hypothesis]:
+def translate_one_by_one(
+    data: Path, path: Path, number: int, target_number: int, separator: str, **options: Any
+) -> Dict[int, Hypothesis]:
     """The translations of the test split by a loop over the sentences of each document."""
     model, task = load(path)
     split = Split(data, "test", "de", "en")
@@ -100,7 +105,7 @@ def translate_one_by_one(data: Path, path: Path, number: int, separator: str, **
     for length in DOCUMENTS["test"]:
         for place in range(first, first + length):
             source = torch.tensor([*before(sources, place, first, number, between["source"]), *sources[place].tolist()])
-            context = before(found, place, first, number, between["target"])
+            context = before(found, place, first, target_number, between["target"])
             best = beam_search(model, source, context, **options)[0]
             found.append(torch.tensor(best.tokens))
             scores.append(best.score / math.log(2))
@@ -162,13 +167,13 @@ def test_references_are_scored_after_the_references_before(trained: Trained, mod
     loaded, task = load(trained[model])
     split = Split(trained.data, "test", "de", "en")
     sources, targets = (list(split.load_language(lang)) for lang in ("de", "en"))
-    number, separator = MODELS[model]
+    number, target_number, separator = MODELS[model]
     between = [dictionary.index(separator) for dictionary in (task.source_dictionary, task.target_dictionary)]
     first = 0
     for length in DOCUMENTS["test"]:
         for row in range(first, first + length):
             source = torch.tensor([*before(sources, row, first, number, between[0]), *sources[row].tolist()])
-            context = [2, *before(targets, row, first, number, between[1])]
+            context = [2, *before(targets, row, first, target_number, between[1])]
             words = targets[row].tolist()
             scores = [
                 float(next_log_probs(loaded, source, [[*context, *words[:place]]])[0, word])
@@ -224,7 +229,7 @@ def test_the_hub_translates_a_list_as_a_document(trained: Trained) -> None:
         assert found == [expected[row].text for row in range(len(TEXT["test"][0]))]
 
 
-@pytest.mark.parametrize("model", ["target", "separated", "two on rnnsearch"])
+@pytest.mark.parametrize("model", ["target", "separated", "two on rnnsearch", "translations"])
 def test_contrastive_scores_are_those_of_the_references(trained: Trained, model: str, tmp_path: Path) -> None:
     """After the references before, which the test set gives, two at most; without them such a model is refused."""
     documents = TEXT["test"]
@@ -261,7 +266,7 @@ def test_contrastive_scores_are_those_of_the_references(trained: Trained, model:
         analysis.main([str(word) for word in [*command, *(word for given in files.values() for word in given)]])
 
 
-@pytest.mark.parametrize("model", ["target", "two on rnnsearch"])
+@pytest.mark.parametrize("model", ["target", "two on rnnsearch", "translations"])
 def test_cxmi_is_of_the_sentences_alone(trained: Trained, model: str, tmp_path: Path) -> None:
     """Both texts before a sentence are what it is worth."""
     command = ["cxmi", trained.data, "--path", trained[model], "--cpu", "--json", tmp_path / "cxmi.json"]
@@ -344,6 +349,19 @@ def test_several_processes_are_refused(trained: Trained) -> None:
     [
         ((*PLAIN, TARGET[2]), "--concatenate-preceding-target needs --concatenate-preceding"),
         (
+            (*PLAIN, *TARGET[:2], "--concatenate-target-number", "2"),
+            "--concatenate-target-number 2 needs --concatenate-preceding-target",
+        ),
+        ((*PLAIN, *TARGET, "--concatenate-target-number", "0"), "--concatenate-target-number 0: it must be at least 1"),
+        (
+            (*PLAIN, *TARGET, "--concatenate-number", "0"),
+            "--concatenate-number 0: it must be at least 1, or 0 with --concatenate-target-number",
+        ),
+        (
+            (*PLAIN, *TARGET[:2], "--ignore-preceding-target"),
+            "--ignore-preceding-target needs --concatenate-preceding-target",
+        ),
+        (
             (*PLAIN, *TARGET, "--load-gate-labels", "--criterion", "gate_regularized_cross_entropy"),
             "does not go with the stream 'gate', whose positions are those of one sentence",
         ),
@@ -365,6 +383,20 @@ def test_the_checkpoint_decides_and_contradictions_are_refused(trained: Trained,
             *(*PLAIN, *TARGET, *COMMON, "--max-epoch", 3),
             *("--restore-file", concatenated_alone(trained, tmp_path)),
         )
+
+
+def test_what_only_training_ignores_is_refused_in_translating(trained: Trained) -> None:
+    with pytest.raises(UserError, match="--ignore-preceding-target is for fairseq-train"):
+        generate(trained.data, trained["translations"], "--ignore-preceding-target")
+
+
+def test_training_ignores_the_preceding_translations(trained: Trained) -> None:
+    """It counts the tokens of the sentences themselves."""
+    tokens = sum(1 + len(target.split()) for document in TEXT["train"] for _, target in document)
+    for model, is_exact in (("translations", True), ("two of stock", False)):
+        last = logged(trained.logs[model], "train")[-1]
+        counted = float(last["train_wpb"]) * float(last["train_num_updates"]) / int(last["epoch"])
+        assert (counted == pytest.approx(tokens, rel=0.02)) == is_exact
 
 
 def concatenated_alone(trained: Trained, folder: Path) -> Path:
