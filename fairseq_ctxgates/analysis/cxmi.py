@@ -9,8 +9,9 @@ cross-entropy with it: the mean over the target tokens, end of sentence included
     log2 P(y_i | y_<i, x, c) - log2 P(y_i | y_<i, x).
 
 The first term is the model's score. The second is the score of the same model without preceding sentences (each is
-replaced by NULL, or none is concatenated), or of the model of ``--baseline-path``. Several models are measured one
-after the other; ``--html`` shows a document with what every word gains from each.
+replaced by NULL, or none is concatenated), with those of another sentence (``--shifted-context``), or of the model of
+``--baseline-path``. Several models are measured one after the other; ``--html`` shows a document with what every word
+gains from each.
 """
 
 from __future__ import annotations
@@ -151,13 +152,17 @@ def concatenates(inference: Inference) -> bool:
 
 
 def without_context(args: argparse.Namespace, path: str, inference: Inference) -> Inference:
-    """The model of ``--baseline-path``; by default the same model without preceding sentences.
+    """The model of ``--baseline-path``; else the same model with other sentences' preceding ones, or without any.
 
     Raises:
         UserError: ``--model-overrides`` has the option that takes these away.
     """
     if args.baseline_path:
         return Inference.from_options(args, path=args.baseline_path)
+    if args.shifted_context:
+        same = Inference.from_options(args, path=path)
+        same.task.cfg.preceding_context = "shifted"
+        return same
     overrides = {"inter_sentence_ablation": "null"} if reads_preceding(inference.model) else {}
     for name in overrides.keys() & args.model_overrides.keys():
         raise UserError(
@@ -376,7 +381,7 @@ class Document:
         for row in self.rows:
             if row not in saved:
                 continue  # too long for the model
-            before = [source[place] for place in stream.rows[row][::-1] if place != NONE]
+            before = [source[place] for place in stream.preceding_rows(row)]
             known = self.sentences.get(row)
             texts = [[words[token] for token in sentence.tolist()[:-1]] for sentence in before]
             batch = inference.to_device(dataset.collater([dataset[row]]))
@@ -447,10 +452,17 @@ class CXMIAnalysis(Analysis):
         """The models, the split, the intervals, the files to write and the sentence drawn."""
         add_inference_options(parser, several=True)
         add_names_option(parser, "models", "--path")
-        parser.add_argument(
+        baseline = parser.add_mutually_exclusive_group()
+        baseline.add_argument(
             "--baseline-path",
             metavar="CHECKPOINT",
             help="the model without preceding sentences (default: those of --path, every preceding sentence NULL)",
+        )
+        baseline.add_argument(
+            "--shifted-context",
+            action="store_true",
+            help="measure against the same model with the preceding sentences of another sentence, as "
+            "--preceding-context shifted gives: what is left is what the right ones are worth",
         )
         add_bootstrap_options(parser)
         add_report_options(
@@ -493,11 +505,13 @@ class CXMIAnalysis(Analysis):
             raise UserError(f"no sentence of {args.gen_subset} has a preceding one: there is nothing to draw")
         drawn = drawn_sentence(models[0].sentences, args.sentence) if args.figure else None
         over = f"{args.gen_subset} of {args.data}"
+        same = f"the same model{', preceding sentences shifted' if args.shifted_context else ''}"
         return Result(
-            headline=f"CXMI over {over}; without: {args.baseline_path or 'the same model'}",
+            headline=f"CXMI over {over}; without: {args.baseline_path or same}",
             tables=[summary_table(models)],
             report={
                 "baseline_path": args.baseline_path,
+                "shifted_context": args.shifted_context,
                 "data": args.data,
                 "split": args.gen_subset,
                 "unit": "bits for each target token",

@@ -17,6 +17,7 @@ from fairseq_ctxgates.inter_sentence.preceding_sentences import (
     NONE,
     PrecedingSentences,
     PrecedingSentencesConfig,
+    is_shifted,
     places_in_documents,
 )
 from fairseq_ctxgates.inter_sentence.preceding_translations import PrecedingTranslations
@@ -45,6 +46,7 @@ class ConcatenatedSentences(PrecedingSentences):
         "concatenate_number": True,
         "concatenate_preceding_target": True,
         "concatenate_target_number": True,
+        **PrecedingSentences.saved_options,
     }
 
     def __init__(
@@ -68,7 +70,7 @@ class ConcatenatedSentences(PrecedingSentences):
         if dataset.tgt is not None and options.concatenate_preceding_target:
             word = "", separator_in(dataset.tgt_dict, options, "target")
             self.targets = _Joined(dataset.tgt, dataset.tgt, self.target_rows, word, task.max_target_positions)
-            lengths = np.where(rows == NONE, 0, np.asarray(dataset.tgt_sizes)[rows])
+            lengths = np.where(self.contexts == NONE, 0, np.asarray(dataset.tgt_sizes)[self.contexts])
             dataset.tgt_sizes = self.targets.sizes(np.asarray(dataset.tgt_sizes), lengths[:, : self.target_number])
         dataset.sizes = (
             dataset.src_sizes
@@ -129,6 +131,11 @@ class ConcatenatedSentences(PrecedingSentences):
     def rounds(self, indices: np.ndarray) -> Optional[List[np.ndarray]]:
         if self.is_trained_on or not self.options.concatenate_preceding_target:
             return None
+        if is_shifted(self.options):
+            raise UserError(
+                "--preceding-context shifted: a model that reads the preceding translations translates after its own: "
+                "give --preceding-context own"
+            )
         nearest = self.rows[:, 0]
         before = np.where(nearest < self.lines_before, NONE, nearest - self.lines_before)
         places = places_in_documents(before)[indices]
@@ -172,11 +179,9 @@ class ConcatenatedSentences(PrecedingSentences):
 
     @classmethod
     def values_to_save(cls, options: PrecedingSentencesConfig, required: AbstractSet[str]) -> Dict[str, Optional[str]]:
-        values = (getattr(options, name) for name in cls.saved_options)
-        return {
-            name: None if value is None or value is False else str(value)  # 0 == False, and is a number here
-            for name, value in zip(cls.saved_options, values)
-        }
+        values = {name: getattr(options, name) for name in cls.saved_options}
+        given = {name: str(value) for name, value in values.items() if value is not None and value is not False}
+        return {**dict.fromkeys(cls.saved_options), **given, **super().values_to_save(options, required)}
 
 
 def _numbers(options: PrecedingSentencesConfig) -> Tuple[int, int]:

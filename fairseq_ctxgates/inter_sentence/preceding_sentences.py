@@ -1,14 +1,15 @@
 """The preceding source sentences of each sentence ("before-x" in Kuang and Xiong 2018, who read one)."""
 
+import functools
 import logging
 import math
-from dataclasses import dataclass, field
-from typing import AbstractSet, Any, ClassVar, List, Optional, Sequence, Tuple
+from dataclasses import dataclass, field, replace
+from typing import AbstractSet, Any, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
 from fairseq.data import LanguagePairDataset, data_utils
-from fairseq.dataclass import FairseqDataclass
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -22,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 NONE = -1
 NULL_LENGTH = 3  # of the NULL sentence, which precedes a document's first sentence
+ContextChoice = ChoiceEnum(["own", "shifted"])
 GROUPS = 4  # of sentences of like length in a batch: more would be less padding, but more calls of the encoder
 
 
@@ -32,6 +34,13 @@ class PrecedingSentencesConfig(FairseqDataclass):
     load_preceding_sentences: bool = field(
         default=False,
         metadata={"help": "load the preceding sentences that `ctxgates preceding-sentences` found"},
+    )
+    preceding_context: Optional[ContextChoice] = field(  # type: ignore[valid-type]
+        default=None,
+        metadata={
+            "help": "give each sentence that has preceding sentences its own, or as a control those of the one half "
+            "the split further on (shifted); default: own in training, then what the model was trained with"
+        },
     )
     preceding_length_ratio: float = field(
         default=0.0,
@@ -105,7 +114,8 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
     so on, 0 at padding; and ``preceding_groups``, see :func:`group_sentences`.
 
     A row of the stream is the row of the preceding sentence in the same split, or empty. The sentences before that one
-    follow from the rows of others, so that one stream serves every N.
+    follow from the rows of others, so that one stream serves every N. ``--preceding-context shifted`` gives a sentence
+    those of another, ``contexts``.
 
     Args:
         rows: for each sentence the indices of those before it, the nearest first, or ``NONE``, (sentences, N)
@@ -120,6 +130,7 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
     filters = ("preceding_length_ratio", "preceding_max_length")
     augmentations = ("coword_dropout", "sample_context_size")
     training_options = ("ignore_preceding_target",)
+    saved_options: ClassVar[Mapping[str, bool]] = {"preceding_context": True}
 
     def __init__(
         self,
@@ -136,13 +147,19 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
         self.null = torch.full((NULL_LENGTH,), dataset.src_dict.eos())
         self.source_lengths = np.array(dataset.src_sizes)
         self.target_lengths = None if dataset.tgt_sizes is None else np.array(dataset.tgt_sizes)
+        self.contexts = shift(rows) if is_shifted(options) else rows
         # Of each preceding sentence, (sentences, N), and of all that a sentence has.
-        self.lengths = np.where(rows == NONE, 0, np.minimum(lengths[rows], task.max_source_positions))
-        self.preceding_lengths = np.where(rows[:, 0] == NONE, NULL_LENGTH, self.lengths.sum(axis=1))
+        has_none = self.contexts == NONE
+        self.lengths = np.where(has_none, 0, np.minimum(lengths[self.contexts], task.max_source_positions))
+        self.preceding_lengths = np.where(has_none[:, 0], NULL_LENGTH, self.lengths.sum(axis=1))
 
     @classmethod
     def is_wanted(cls, options: PrecedingSentencesConfig, required: AbstractSet[str]) -> bool:
         return options.load_preceding_sentences or cls.name in required
+
+    @classmethod
+    def values_to_save(cls, options: PrecedingSentencesConfig, required: AbstractSet[str]) -> Dict[str, Optional[str]]:
+        return {"preceding_context": "shifted" if is_shifted(options) else None}
 
     @classmethod
     def check_models(cls, options: PrecedingSentencesConfig, task: TaskOptions, required: AbstractSet[str]) -> None:
@@ -157,6 +174,9 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
                 "--preceding-length-ratio and --preceding-max-length need preceding sentences: an architecture that "
                 "reads them (--arch isg_transformer), or --concatenate-preceding"
             )
+        context: Optional[str] = options.preceding_context
+        if context is not None and not is_used:
+            raise UserError(f"--preceding-context {context} would do nothing: the model reads no preceding sentences")
         for name in cls.augmentations:
             if getattr(options, name) and not is_used:
                 raise UserError(
@@ -201,6 +221,9 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
         context_size: int = 1,
     ) -> "PrecedingSentences":
         """Each line follows the one before it; a line after an empty one starts a document."""
+        if is_shifted(options):
+            _warn_that_lines_have_their_own()
+            options = replace(options, preceding_context=None)
         lines = [*lines_before, *dataset.src]
         is_empty = np.array([True, *(len(line) <= 1 for line in lines)])  # end of sentence at most
         rows = np.where(is_empty[:-1] | is_empty[1:], NONE, np.arange(-1, len(lines) - 1))
@@ -232,7 +255,7 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
         if ratio:
             sources = source[:, None]
             is_similar = np.maximum(sources, preceding) <= ratio * np.minimum(sources, preceding)
-            keep &= (is_similar | (self.rows == NONE)).all(axis=1)
+            keep &= (is_similar | (self.contexts == NONE)).all(axis=1)
         if max_length:
             keep &= np.maximum(np.maximum(source, target), preceding.max(axis=1)) <= max_length
         return keep
@@ -259,7 +282,7 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
 
     def preceding_rows(self, number: int) -> List[int]:
         """The rows of the sentences before one, the nearest last; in training perhaps of some of them."""
-        rows = [row for row in self.rows[number] if row != NONE]
+        rows = [row for row in self.contexts[number] if row != NONE]
         if self.draws is not None and self.options.sample_context_size:
             rows = rows[: self.draws.of(number).randint(1 + self.rows.shape[1])]
         return rows[::-1]
@@ -356,6 +379,29 @@ def chain(rows: np.ndarray, number: int) -> np.ndarray:
     for _ in range(1, number):
         columns.append(np.where(columns[-1] == NONE, NONE, rows[columns[-1]]))
     return np.stack(columns, axis=1)
+
+
+def is_shifted(options: PrecedingSentencesConfig) -> bool:
+    """Whether sentences have the preceding ones of others."""
+    return str(options.preceding_context) == "shifted"
+
+
+@functools.lru_cache(maxsize=None)
+def _warn_that_lines_have_their_own() -> None:
+    logger.warning("--preceding-context shifted is for binarized data: every line is read with its own preceding ones")
+
+
+def shift(rows: np.ndarray) -> np.ndarray:
+    """For each sentence that has preceding ones the rows of another's: of the one that is as far from it as half of
+    the sentences that have any.
+
+    Args:
+        rows: the nearest first, or ``NONE``, (sentences, N)
+    """
+    is_preceded = rows[:, 0] != NONE
+    shifted = rows.copy()
+    shifted[is_preceded] = np.roll(rows[is_preceded], is_preceded.sum() // 2, axis=0)
+    return shifted
 
 
 def places_in_documents(rows: np.ndarray) -> np.ndarray:

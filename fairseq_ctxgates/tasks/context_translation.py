@@ -417,8 +417,9 @@ def _check_as_trained(given: Mapping[str, Optional[str]], trained: Mapping[str, 
         value, before = given[name], trained[name]
         if value != before and (differs or before is not None):
             was = "without it" if before is None else f"with {as_given(name, before)}"
+            now = f"without {as_flag(name)}" if value is None else as_given(name, value)
             raise UserError(
-                f"{as_given(name, value)}: the checkpoint was trained {was}; "
+                f"{now}: the checkpoint was trained {was}; "
                 f"leave the option out to go on so, or begin a new training from that model with --finetune-from-model"
             )
 

@@ -20,7 +20,7 @@ from fairseq_ctxgates.commands.preceding_sentences import main as preceding_sent
 from fairseq_ctxgates.data.data_directory import Split, fingerprint
 from fairseq_ctxgates.data.side_stream_writer import write_side_stream
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.inter_sentence.preceding_sentences import PrecedingSentences, places_in_documents
+from fairseq_ctxgates.inter_sentence.preceding_sentences import PrecedingSentences, places_in_documents, shift
 from tests.helpers.corpus import binarize, make_dictionary, write_split
 from tests.helpers.fairseq_commands import setup_task
 from tests.helpers.models import build_model, make_task
@@ -858,6 +858,43 @@ def test_sentences_are_translated_after_those_before_them(with_targets: Path, li
         order = [places[row] for rows in found for row in rows]
         assert (order == sorted(places)) == (path is not None)
         assert all(len({places[row] for row in rows}) == 1 for rows in found) == (path is not None)
+
+
+def test_contexts_shifted_by_hand() -> None:
+    """Half of the sentences that have any further on, around the end; the first of a document has none still."""
+    rows = np.array([[-1, -1], [0, -1], [1, 0], [-1, -1], [3, -1], [4, 3], [5, 4]])
+    assert shift(rows).tolist() == [[-1, -1], [4, 3], [5, 4], [-1, -1], [0, -1], [1, 0], [3, -1]]
+    assert shift(np.array([[-1], [0]])).tolist() == [[-1], [0]]
+    assert shift(np.zeros((0, 1), dtype=int)).tolist() == []
+
+
+@pytest.mark.parametrize("kind", ["gate", "concatenation"])
+def test_shifted_contexts(with_targets: Path, kind: str) -> None:
+    """What a sentence has before it, and the sizes by which batches are made, are another's."""
+    if kind == "gate":
+        task = make_task_of_a_model(with_targets, 2, preceding_context="shifted")
+    else:
+        given = {"concatenate_preceding": "<sep>", "concatenate_number": 2, "concatenate_preceding_target": True}
+        task = make_context_task(
+            with_targets, load_preceding_sentences=False, preceding_context="shifted", path=None, **given
+        )
+    task.load_dataset("valid")
+    corpus = CORPORA["valid"]
+    befores = several_predecessors(corpus, 2)
+    preceded = [number for number, before in enumerate(befores) if before]
+    half = len(preceded) // 2
+    contexts = {number: befores[preceded[place - half]] for place, number in enumerate(preceded)}
+    dataset = task.dataset("valid")
+    found = sources_of(batches(task, "valid"), task, "preceding_tokens" if kind == "gate" else "src_tokens")
+    for number, sentence in enumerate(sentences_of(corpus)):
+        context = contexts.get(number, [])
+        if kind == "gate":
+            assert found[number] == ([word for one in context for word in with_eos(one)] or NULL)
+        else:
+            joined = [word for one in context for word in (*one.split(), "<sep>")]
+            assert found[number] == [*joined, *with_eos(sentence)]
+            assert dataset.sizes[number].tolist() == [len(found[number])] * 2  # a target is its source in reverse
+    assert contexts[preceded[0]] != befores[preceded[0]]
 
 
 def test_places_in_documents() -> None:

@@ -279,6 +279,17 @@ def test_cxmi_is_of_the_sentences_alone(trained: Trained, model: str, tmp_path: 
     assert abs(found["with_a_preceding_sentence"]["cxmi"]) > 1e-4
 
 
+def test_translations_continue_those_of_their_own_document(trained: Trained, tmp_path: Path) -> None:
+    """References are scored after those of another as well."""
+    command = ["cxmi", trained.data, "--path", trained["target"], "--cpu", "--json", tmp_path / "cxmi.json"]
+    analysis.main(list(map(str, [*command, "--shifted-context"])))
+    (found,) = json.loads((tmp_path / "cxmi.json").read_text(encoding="utf-8"))["systems"]
+    assert found["without_one"]["cxmi"] == pytest.approx(0, abs=1e-6)
+    assert abs(found["with_a_preceding_sentence"]["cxmi"]) > 1e-4
+    with pytest.raises(UserError, match="--preceding-context shifted: a model that reads the preceding translations"):
+        generate(trained.data, trained["target"], "--preceding-context", "shifted")
+
+
 def test_gates_are_those_of_the_sentences(trained: Trained, trained_on_documents: Trained, tmp_path: Path) -> None:
     """With the labels of their own tokens, as for a model that reads the sentences alone."""
     assert trained.data == trained_on_documents.data

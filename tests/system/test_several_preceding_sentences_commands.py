@@ -130,6 +130,45 @@ def test_cxmi(trained: Trained, model: str, tmp_path: Path) -> None:
     assert abs(found["with_a_preceding_sentence"]["cxmi"]) > 1e-4
 
 
+@pytest.mark.parametrize("model", ["two", "two on rnnsearch", "two concatenated"])
+def test_cxmi_beside_the_sentences_before_another(trained: Trained, model: str, tmp_path: Path) -> None:
+    """Of which the cross-entropy is that of the references after them."""
+    (found,) = analyze("cxmi", trained, model, tmp_path, "--shifted-context")["systems"]
+    bits = found["all"]["cross_entropy_with"], found["all"]["cross_entropy_without"]
+    for context, expected in zip(("own", "shifted"), bits):
+        scored = run(
+            *("generate", trained.data, *TASK, "--path", trained[model], *DECODING, "--score-reference"),
+            *("--preceding-context", context),
+        )
+        scores = [float(score) for line in re.findall(r"^P-\d+\t(.*)$", scored, re.M) for score in line.split()]
+        assert -sum(scores) / len(scores) == pytest.approx(expected, abs=5e-5)
+    assert found["without_one"]["cxmi"] == pytest.approx(0, abs=1e-6)
+    assert abs(bits[0] - bits[1]) > 6e-5
+
+
+@pytest.mark.parametrize(
+    "model", [(*ISG, "--inter-sentence-context", 2), (*PLAIN, *CONCATENATE)], ids=["gate", "plain"]
+)
+def test_a_model_of_shifted_contexts(trained: Trained, model: Tuple[Any, ...], tmp_path: Path) -> None:
+    """Its checkpoint knows that it was trained on them; lines of text are read with their own."""
+    log = train(trained.data, tmp_path, *model, *COMMON, "--preceding-context", "shifted", "--max-epoch", 2)
+    path = tmp_path / "checkpoint_last.pt"
+    last = float(logged(log, "valid")[-1]["valid_loss"])
+    assert float(validate(trained.data, path)["valid_loss"]) == pytest.approx(last, abs=2e-3)
+    found = generate(trained.data, path)
+    check_same_translations(generate(trained.data, path, "--preceding-context", "shifted"), found)
+    own = generate(trained.data, path, "--preceding-context", "own")
+    assert 0 < len(differ(own, found)) <= 17
+    goes_on = ("--restore-file", path, "--preceding-context", "own", "--max-epoch", 3)
+    with pytest.raises(
+        UserError, match="without --preceding-context: the checkpoint was trained with .* shifted; leave"
+    ):
+        train(trained.data, tmp_path / "own", *model, *COMMON, *goes_on)
+    lines = interactive_lines()
+    read = interactive(trained.data, path, lines, tmp_path, *SEARCH)
+    check_same_translations(dict(enumerate(h for h, line in zip(read, lines) if line)), own)
+
+
 @pytest.mark.parametrize("model", ["two", "two on rnnsearch"])
 def test_attention_by_distance(
     trained: Trained, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -197,6 +236,7 @@ def test_examples_of_a_contrastive_set_do_not_see_each_other(trained: Trained, m
         ((*PLAIN, "--inter-sentence-context", "2"), "unrecognized arguments: --inter-sentence-context 2"),
         ((*PLAIN, "--concatenate-number", "2"), "--concatenate-number 2 needs --concatenate-preceding"),
         ((*PLAIN, *CONCATENATE[:3], "0"), "--concatenate-number 0: it must be at least 1"),
+        ((*PLAIN, "--preceding-context", "own"), "--preceding-context own would do nothing: the model reads no prec"),
     ],
 )
 def test_options_that_do_not_fit(
