@@ -36,7 +36,8 @@ class ConcatenatedSentences(PrecedingSentences):
     sentence's own tokens are targets, so that losses and scores are its alone: what is before them is padding in
     ``batch["target"]``, ends at ``batch["start_indices"]``, and is read in ``prev_output_tokens``. Batches also
     name the sentences whose translations are read, ``batch["preceding_rows"]``, and come in the order in which
-    sentences can be translated: the first sentences of all documents, then the second ones, and so on.
+    sentences can be translated: the first sentences of all documents, then the second ones, and so on. With
+    ``--preceding-references`` these are in ``batch["preceding_references"]``, and the order is any.
     """
 
     inputs = ()
@@ -67,6 +68,8 @@ class ConcatenatedSentences(PrecedingSentences):
         dataset.src = _Joined(dataset.src, self.sentences, self.source_rows, word, task.max_source_positions)
         dataset.src_sizes = dataset.src.sizes(self.source_lengths, self.lengths[:, : self.source_number])
         self.targets: Optional[_Joined] = None
+        if dataset.tgt is None and options.preceding_references:
+            raise UserError("--preceding-references: there are no references here; leave it out")
         if dataset.tgt is not None and options.concatenate_preceding_target:
             word = "", separator_in(dataset.tgt_dict, options, "target")
             self.targets = _Joined(dataset.tgt, dataset.tgt, self.target_rows, word, task.max_target_positions)
@@ -129,12 +132,13 @@ class ConcatenatedSentences(PrecedingSentences):
         return None
 
     def rounds(self, indices: np.ndarray) -> Optional[List[np.ndarray]]:
-        if self.is_trained_on or not self.options.concatenate_preceding_target:
+        options = self.options
+        if self.is_trained_on or not options.concatenate_preceding_target or options.preceding_references:
             return None
-        if is_shifted(self.options):
+        if is_shifted(options):
             raise UserError(
                 "--preceding-context shifted: a model that reads the preceding translations translates after its own: "
-                "give --preceding-context own"
+                "give --preceding-context own, or --preceding-references"
             )
         nearest = self.rows[:, 0]
         before = np.where(nearest < self.lines_before, NONE, nearest - self.lines_before)
@@ -149,6 +153,9 @@ class ConcatenatedSentences(PrecedingSentences):
         batch["preceding_rows"] = [[row - self.lines_before for row in self.target_rows(number)] for number in numbers]
         if self.targets is not None:
             self.join_targets(batch, [self.targets[number] for number in numbers])
+        if self.options.preceding_references:
+            rows = {row for preceding in batch["preceding_rows"] for row in preceding}
+            batch["preceding_references"] = {row: self.dataset.tgt[row] for row in rows}
 
     def join_translations(self, batch: Batch, translations: Dict[int, Tensor]) -> None:
         """Join the preceding ones of these translations of lines, by their numbers, before the targets of a batch."""

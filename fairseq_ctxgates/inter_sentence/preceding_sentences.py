@@ -88,6 +88,13 @@ class PrecedingSentencesConfig(FairseqDataclass):
             "joins before them are read, but no targets"
         },
     )
+    preceding_references: bool = field(
+        default=False,
+        metadata={
+            "help": "translate after the references of the preceding sentences, in place of the model's own "
+            "translations (fairseq-generate and --eval-bleu)"
+        },
+    )
     coword_dropout: float = field(
         default=0.0,
         metadata={
@@ -327,6 +334,8 @@ def check_concatenation(options: PrecedingSentencesConfig) -> None:
             raise UserError(f"--concatenate-target-number {target_number} needs --concatenate-preceding-target")
         if options.ignore_preceding_target:
             raise UserError("--ignore-preceding-target needs --concatenate-preceding-target")
+        if options.preceding_references:
+            raise UserError("--preceding-references needs a model trained with --concatenate-preceding-target")
     if target_number is not None and int(target_number) < 1:
         raise UserError(f"--concatenate-target-number {target_number}: it must be at least 1")
     least = 1 if target_number is None else 0

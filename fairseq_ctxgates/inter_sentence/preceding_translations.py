@@ -34,12 +34,14 @@ class PrecedingTranslations:
 
     def tokens(self, batch: Batch, longest: int) -> Tensor:
         """The translations of each sentence's preceding ones, in order, each with the separator in the place of its end
-        of sentence. One that was left out of the translation, as too long, and those before it are not there."""
+        of sentence. One that was left out of the translation, as too long, and those before it are not there. A batch
+        may bring the references to read in their place."""
+        translations = batch.get("preceding_references", self.translations)
         contexts = []
         for rows in batch["preceding_rows"]:
             parts: List[Tensor] = []
-            for row in takewhile(self.translations.__contains__, reversed(rows)):
-                parts = [self.translations[row][:-1], self.separator, *parts]
+            for row in takewhile(translations.__contains__, reversed(rows)):
+                parts = [translations[row][:-1].cpu(), self.separator, *parts]
             contexts.append(torch.cat([self.separator[:0], *parts])[-longest:])
         tokens: Tensor = data_utils.collate_tokens(contexts, self.padding)
         return tokens.to(batch["net_input"]["src_tokens"].device)

@@ -93,19 +93,27 @@ def before(sentences: List[Tensor], place: int, first: int, number: int, separat
 
 
 def translate_one_by_one(
-    data: Path, path: Path, number: int, target_number: int, separator: str, **options: Any
+    data: Path,
+    path: Path,
+    number: int,
+    target_number: int,
+    separator: str,
+    after_references: bool = False,
+    **options: Any,
 ) -> Dict[int, Hypothesis]:
     """The translations of the test split by a loop over the sentences of each document."""
     model, task = load(path)
     split = Split(data, "test", "de", "en")
     sources, first = list(split.load_language("de")), 0
+    references = list(split.load_language("en"))
     found: List[Tensor] = []
     between = {side: getattr(task, f"{side}_dictionary").index(separator) for side in ("source", "target")}
     scores = []
     for length in DOCUMENTS["test"]:
         for place in range(first, first + length):
             source = torch.tensor([*before(sources, place, first, number, between["source"]), *sources[place].tolist()])
-            context = before(found, place, first, target_number, between["target"])
+            continued = references if after_references else found
+            context = before(continued, place, first, target_number, between["target"])
             best = beam_search(model, source, context, **options)[0]
             found.append(torch.tensor(best.tokens))
             scores.append(best.score / math.log(2))
@@ -117,6 +125,16 @@ def translate_one_by_one(
 def test_it_translates_as_a_loop_over_the_sentences(trained: Trained, model: str) -> None:
     expected = translate_one_by_one(trained.data, trained[model], *MODELS[model], beam=2, longest=12)
     check_same_translations(generate(trained.data, trained[model]), expected)
+
+
+@pytest.mark.parametrize("model", ["target", "two on rnnsearch", "translations"])
+def test_it_translates_after_the_references(trained: Trained, model: str) -> None:
+    reading = (*MODELS[model], True)
+    expected = translate_one_by_one(trained.data, trained[model], *reading, beam=2, longest=12)
+    found = generate(trained.data, trained[model], "--preceding-references")
+    check_same_translations(found, expected)
+    check_batches_change_nothing(trained.data, trained[model], ("--batch-size", "1", "--preceding-references"), found)
+    assert differ(found, generate(trained.data, trained[model]))
 
 
 @pytest.mark.parametrize(
@@ -339,6 +357,15 @@ def test_searches_that_would_see_the_context_are_refused(
 ) -> None:
     with pytest.raises(UserError, match=message):
         generate(trained.data, trained["target"], *options)
+
+
+def test_references_that_are_not_there_are_refused(
+    trained: Trained, trained_on_documents: Trained, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match="--preceding-references: there are no references here; leave it out"):
+        interactive(trained.data, trained["target"], ["q1"], tmp_path, *SEARCH, "--preceding-references")
+    with pytest.raises(UserError, match="--preceding-references needs a model trained with --concatenate-preceding-t"):
+        generate(trained.data, trained_on_documents["concatenated"], "--preceding-references")
 
 
 def test_several_processes_are_refused(trained: Trained) -> None:
