@@ -45,7 +45,7 @@ from fairseq_ctxgates.analysis.systems import system_names
 from fairseq_ctxgates.commands.options import CommandParser
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.inter_sentence.concatenated_sentences import ConcatenatedSentences
-from fairseq_ctxgates.inter_sentence.preceding_sentences import NONE, PrecedingSentences
+from fairseq_ctxgates.inter_sentence.preceding_sentences import NONE, PrecedingSentences, is_shifted
 from fairseq_ctxgates.relations.extraction.words import REMOVE_BPE, words_of_tokens
 
 if TYPE_CHECKING:
@@ -155,20 +155,23 @@ def without_context(args: argparse.Namespace, path: str, inference: Inference) -
     """The model of ``--baseline-path``; else the same model with other sentences' preceding ones, or without any.
 
     Raises:
-        UserError: ``--model-overrides`` has the option that takes these away.
+        UserError: ``--model-overrides`` has the option that takes these away, or the model reads other sentences'
+            already.
     """
     if args.baseline_path:
         return Inference.from_options(args, path=args.baseline_path)
-    if args.shifted_context:
-        same = Inference.from_options(args, path=path)
-        same.task.cfg.preceding_context = "shifted"
-        return same
     overrides = {"inter_sentence_ablation": "null"} if reads_preceding(inference.model) else {}
     for name in overrides.keys() & args.model_overrides.keys():
         raise UserError(
             f"--model-overrides: cxmi itself sets {name!r} for the scores without context; leave it out, or "
             f"give --baseline-path"
         )
+    if args.shifted_context:
+        if is_shifted(inference.task.cfg):
+            raise UserError(f"--shifted-context: {path} reads the preceding sentences of others already; leave it out")
+        same = Inference.from_options(args, path=path)
+        same.task.cfg.preceding_context = "shifted"
+        return same
     same = Inference.from_options(args, path=path, **overrides)
     if concatenates(same):
         for name in ConcatenatedSentences.saved_options:
@@ -381,7 +384,7 @@ class Document:
         for row in self.rows:
             if row not in saved:
                 continue  # too long for the model
-            before = [source[place] for place in stream.preceding_rows(row)]
+            before = [source[place] for place in stream.source_rows(row)]
             known = self.sentences.get(row)
             texts = [[words[token] for token in sentence.tolist()[:-1]] for sentence in before]
             batch = inference.to_device(dataset.collater([dataset[row]]))

@@ -88,6 +88,7 @@ class SideStream(ABC, Generic[Options]):
         filters: of these, those that leave sentences out of training
         augmentations: of these, those that change at random what is trained on
         training_options: of these, others that only training needs
+        translation_options: of these, those that only fairseq-generate needs
         interactive_options: of these, those that only lines of text need, as fairseq-interactive reads them
         criterions: the names of the criterions that read it; empty: the model reads it
 
@@ -111,6 +112,7 @@ class SideStream(ABC, Generic[Options]):
     filters: ClassVar[Tuple[str, ...]] = ()
     augmentations: ClassVar[Tuple[str, ...]] = ()
     training_options: ClassVar[Tuple[str, ...]] = ()
+    translation_options: ClassVar[Tuple[str, ...]] = ()
     interactive_options: ClassVar[Tuple[str, ...]] = ()
     criterions: ClassVar[Tuple[str, ...]] = ()
 
@@ -139,6 +141,10 @@ class SideStream(ABC, Generic[Options]):
     def target_context(cls, options: Options, dictionary: Dictionary) -> Optional[TargetContext]:
         """What translations continue at the beginning of a pass over the data, if the options ask for that."""
         return None
+
+    @classmethod  # noqa: B027  most streams have nothing to check
+    def check_translation(cls, options: Options) -> None:
+        """Raise UserError where the options do not let translations continue others."""
 
     @classmethod  # noqa: B027  most streams have nothing to check
     def check_models(cls, options: Options, task: TaskOptions, required: AbstractSet[str]) -> None:

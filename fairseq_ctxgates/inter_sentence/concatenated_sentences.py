@@ -37,7 +37,8 @@ class ConcatenatedSentences(PrecedingSentences):
     ``batch["target"]``, ends at ``batch["start_indices"]``, and is read in ``prev_output_tokens``. Batches also
     name the sentences whose translations are read, ``batch["preceding_rows"]``, and come in the order in which
     sentences can be translated: the first sentences of all documents, then the second ones, and so on. With
-    ``--preceding-references`` these are in ``batch["preceding_references"]``, and the order is any.
+    ``--preceding-references`` the order is any, and what to continue is in ``batch["preceding_references"]``, (batch,
+    length).
     """
 
     inputs = ()
@@ -62,14 +63,13 @@ class ConcatenatedSentences(PrecedingSentences):
         self.is_trained_on = False
         self.lines_before = len(self.sentences) - len(dataset.src)  # the lines come after those of earlier buffers
         self.source_number, self.target_number = _numbers(options)
+        self.lengths = self.lengths[:, : self.source_number]
         separator = separator_in(dataset.src_dict, options, "source")
         # The dataset is the one that fairseq has just built for this task: nothing has read its sources yet.
         word = (str(options.concatenate_preceding) if separator != dataset.src_dict.eos() else "", separator)
         dataset.src = _Joined(dataset.src, self.sentences, self.source_rows, word, task.max_source_positions)
-        dataset.src_sizes = dataset.src.sizes(self.source_lengths, self.lengths[:, : self.source_number])
+        dataset.src_sizes = dataset.src.sizes(self.source_lengths, self.lengths)
         self.targets: Optional[_Joined] = None
-        if dataset.tgt is None and options.preceding_references:
-            raise UserError("--preceding-references: there are no references here; leave it out")
         if dataset.tgt is not None and options.concatenate_preceding_target:
             word = "", separator_in(dataset.tgt_dict, options, "target")
             self.targets = _Joined(dataset.tgt, dataset.tgt, self.target_rows, word, task.max_target_positions)
@@ -110,12 +110,19 @@ class ConcatenatedSentences(PrecedingSentences):
                 "--concatenate-preceding is for architectures without a gate for the preceding sentence: leave it out"
             )
 
+    @classmethod
+    def check_translation(cls, options: PrecedingSentencesConfig) -> None:
+        if is_shifted(options) and not options.preceding_references:
+            raise UserError(
+                "--preceding-context shifted: a model that reads the preceding translations continues its own: give "
+                "--preceding-context own, or --preceding-references"
+            )
+
     def begin_training(self) -> None:
         super().begin_training()
         self.is_trained_on = True
 
     def source_rows(self, number: int) -> List[int]:
-        """The rows of the sentences to join before a source, the nearest last."""
         return _last(self.preceding_rows(number), self.source_number)
 
     def target_rows(self, number: int) -> List[int]:
@@ -133,13 +140,9 @@ class ConcatenatedSentences(PrecedingSentences):
 
     def rounds(self, indices: np.ndarray) -> Optional[List[np.ndarray]]:
         options = self.options
-        if self.is_trained_on or not options.concatenate_preceding_target or options.preceding_references:
+        continues = options.concatenate_preceding_target and not options.preceding_references
+        if self.is_trained_on or is_shifted(options) or not continues:
             return None
-        if is_shifted(options):
-            raise UserError(
-                "--preceding-context shifted: a model that reads the preceding translations translates after its own: "
-                "give --preceding-context own, or --preceding-references"
-            )
         nearest = self.rows[:, 0]
         before = np.where(nearest < self.lines_before, NONE, nearest - self.lines_before)
         places = places_in_documents(before)[indices]
@@ -153,9 +156,9 @@ class ConcatenatedSentences(PrecedingSentences):
         batch["preceding_rows"] = [[row - self.lines_before for row in self.target_rows(number)] for number in numbers]
         if self.targets is not None:
             self.join_targets(batch, [self.targets[number] for number in numbers])
-        if self.options.preceding_references:
-            rows = {row for preceding in batch["preceding_rows"] for row in preceding}
-            batch["preceding_references"] = {row: self.dataset.tgt[row] for row in rows}
+            if self.options.preceding_references:
+                befores = [self.targets.before(number) for number in numbers]
+                batch["preceding_references"] = data_utils.collate_tokens(befores, self.dataset.tgt_dict.pad())
 
     def join_translations(self, batch: Batch, translations: Dict[int, Tensor]) -> None:
         """Join the preceding ones of these translations of lines, by their numbers, before the targets of a batch."""
@@ -188,6 +191,8 @@ class ConcatenatedSentences(PrecedingSentences):
     def values_to_save(cls, options: PrecedingSentencesConfig, required: AbstractSet[str]) -> Dict[str, Optional[str]]:
         values = {name: getattr(options, name) for name in cls.saved_options}
         given = {name: str(value) for name, value in values.items() if value is not None and value is not False}
+        if options.concatenate_target_number is not None and len({*_numbers(options)}) == 1:
+            del given["concatenate_target_number"]  # the default
         return {**dict.fromkeys(cls.saved_options), **given, **super().values_to_save(options, required)}
 
 
@@ -247,9 +252,12 @@ class _Joined(Dataset):
         return len(self.own)
 
     def __getitem__(self, index: int) -> Tensor:
-        own = self.own[index]
-        joined = [part for row in self.preceding(index) for part in (self.others[row][:-1], self.separator)]
-        return _join(torch.cat([*joined, own[:0]]), own, self.max_positions)
+        return _join(self.before(index), self.own[index], self.max_positions)
+
+    def before(self, index: int) -> Tensor:
+        """All that is to be joined before a sentence."""
+        parts = [part for row in self.preceding_rows(index) for part in (self.others[row][:-1], self.separator)]
+        return torch.cat([self.separator[:0], *parts])
 
     def get_original_text(self, index: int) -> str:
         """The words, which ``--replace-unk`` reads of ``--dataset-impl raw``. Its alignments do not count the end of

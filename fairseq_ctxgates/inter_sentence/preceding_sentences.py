@@ -38,8 +38,8 @@ class PrecedingSentencesConfig(FairseqDataclass):
     preceding_context: Optional[ContextChoice] = field(  # type: ignore[valid-type]
         default=None,
         metadata={
-            "help": "give each sentence that has preceding sentences its own, or as a control those of the one half "
-            "the split further on (shifted); default: own in training, then what the model was trained with"
+            "help": "give each sentence that has preceding sentences its own, or as a control those of the one that is "
+            "half the split away (shifted); default: own in training, then what the model was trained with"
         },
     )
     preceding_length_ratio: float = field(
@@ -92,7 +92,7 @@ class PrecedingSentencesConfig(FairseqDataclass):
         default=False,
         metadata={
             "help": "translate after the references of the preceding sentences, in place of the model's own "
-            "translations (fairseq-generate and --eval-bleu)"
+            "translations (fairseq-generate)"
         },
     )
     coword_dropout: float = field(
@@ -106,7 +106,7 @@ class PrecedingSentencesConfig(FairseqDataclass):
         default=False,
         metadata={
             "help": "in training, give each sentence a random number of its preceding sentences, from none to all that "
-            "the model reads"
+            "the model reads; where it reads another number of translations, one number is drawn up to the larger"
         },
     )
 
@@ -137,6 +137,7 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
     filters = ("preceding_length_ratio", "preceding_max_length")
     augmentations = ("coword_dropout", "sample_context_size")
     training_options = ("ignore_preceding_target",)
+    translation_options = ("preceding_references",)
     saved_options: ClassVar[Mapping[str, bool]] = {"preceding_context": True}
 
     def __init__(
@@ -262,9 +263,9 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
         if ratio:
             sources = source[:, None]
             is_similar = np.maximum(sources, preceding) <= ratio * np.minimum(sources, preceding)
-            keep &= (is_similar | (self.contexts == NONE)).all(axis=1)
+            keep &= (is_similar | (self.lengths == 0)).all(axis=1)
         if max_length:
-            keep &= np.maximum(np.maximum(source, target), preceding.max(axis=1)) <= max_length
+            keep &= np.maximum(np.maximum(source, target), preceding.max(axis=1, initial=0)) <= max_length
         return keep
 
     def begin_training(self) -> None:
@@ -293,6 +294,10 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
         if self.draws is not None and self.options.sample_context_size:
             rows = rows[: self.draws.of(number).randint(1 + self.rows.shape[1])]
         return rows[::-1]
+
+    def source_rows(self, number: int) -> List[int]:
+        """Of these the ones whose source is read."""
+        return self.preceding_rows(number)
 
     def num_tokens(self, indices: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         """All sentences go through the encoder: what counts is them together, or the target where it is longer. The
@@ -401,15 +406,24 @@ def _warn_that_lines_have_their_own() -> None:
 
 
 def shift(rows: np.ndarray) -> np.ndarray:
-    """For each sentence that has preceding ones the rows of another's: of the one that is as far from it as half of
-    the sentences that have any.
+    """For each sentence that has preceding ones the rows of another's: of the one half of such sentences further on,
+    around the end.
 
     Args:
         rows: the nearest first, or ``NONE``, (sentences, N)
+
+    Raises:
+        UserError: there are so few that a sentence would precede itself.
     """
     is_preceded = rows[:, 0] != NONE
+    half = int(is_preceded.sum()) // 2
+    if is_preceded.any() and half <= rows.shape[1]:
+        raise UserError(
+            f"--preceding-context shifted: of a split's {len(rows)} sentences {is_preceded.sum()} have preceding ones, "
+            f"and for a model that reads {rows.shape[1]} it takes {2 * rows.shape[1] + 2}"
+        )
     shifted = rows.copy()
-    shifted[is_preceded] = np.roll(rows[is_preceded], is_preceded.sum() // 2, axis=0)
+    shifted[is_preceded] = np.roll(rows[is_preceded], -half, axis=0)
     return shifted
 
 

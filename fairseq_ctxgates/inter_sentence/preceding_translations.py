@@ -35,16 +35,21 @@ class PrecedingTranslations:
     def tokens(self, batch: Batch, longest: int) -> Tensor:
         """The translations of each sentence's preceding ones, in order, each with the separator in the place of its end
         of sentence. One that was left out of the translation, as too long, and those before it are not there. A batch
-        may bring the references to read in their place."""
-        translations = batch.get("preceding_references", self.translations)
-        contexts = []
-        for rows in batch["preceding_rows"]:
-            parts: List[Tensor] = []
-            for row in takewhile(translations.__contains__, reversed(rows)):
-                parts = [translations[row][:-1].cpu(), self.separator, *parts]
-            contexts.append(torch.cat([self.separator[:0], *parts])[-longest:])
-        tokens: Tensor = data_utils.collate_tokens(contexts, self.padding)
+        may bring references in their place."""
+        references = batch.get("preceding_references")
+        if references is None:
+            contexts = [self.before(rows) for rows in batch["preceding_rows"]]
+        else:
+            contexts = [row[row.ne(self.padding)] for row in references]
+        tokens: Tensor = data_utils.collate_tokens([context[-longest:] for context in contexts], self.padding)
         return tokens.to(batch["net_input"]["src_tokens"].device)
+
+    def before(self, rows: Sequence[int]) -> Tensor:
+        """The translations of these sentences, joined."""
+        parts: List[Tensor] = []
+        for row in takewhile(self.translations.__contains__, reversed(rows)):
+            parts = [self.translations[row][:-1], self.separator, *parts]
+        return torch.cat([self.separator[:0], *parts])
 
     def keep(self, batch: Batch, translations: Sequence[Tensor]) -> None:
         self.translations.update(zip(batch["id"].tolist(), (tokens.cpu() for tokens in translations)))

@@ -38,7 +38,8 @@ from fairseq_ctxgates.tasks.model_overrides import ModelOptions, refuse_unread_o
 logger = logging.getLogger(__name__)
 
 STREAMS: Tuple[Type[SideStream], ...] = tuple(stream for mechanism in all_mechanisms() for stream in mechanism.streams)
-# The options that a checkpoint keeps, see SideStream.
+# What only fairseq-generate needs, and what a checkpoint keeps, see SideStream.
+_TRANSLATION_OPTIONS = {name for stream in STREAMS for name in stream.translation_options}
 _SAVED_IN_CHECKPOINT = {name: differs for stream in STREAMS for name, differs in stream.saved_options.items()}
 
 
@@ -202,6 +203,7 @@ class ContextTranslationTask(TranslationTask):
         self, lines: List[str], encode_fn: Callable[[str], str]
     ) -> Tuple[List[Tensor], List[int]]:
         """What fairseq-interactive, and nothing else, calls for each buffer: documents go on from one to the next."""
+        self._refuse_given(_TRANSLATION_OPTIONS, "fairseq-generate")
         self._lines_before = self._last_lines
         tokens_and_lengths: Tuple[List[Tensor], List[int]] = super().get_interactive_tokens_and_lengths(
             lines, encode_fn
@@ -324,6 +326,7 @@ class ContextTranslationTask(TranslationTask):
         Raises:
             UserError: they do.
         """
+        self._refuse_given(_TRANSLATION_OPTIONS, "fairseq-generate")
         # fairseq-validate takes the options of task and criterion from the checkpoint too.
         self._check_options(task_options(has_criterion=True) | set(cfg))
         for stream in self._wanted_streams():
@@ -357,6 +360,10 @@ class ContextTranslationTask(TranslationTask):
         continues = self._new_target_context() is not None and not is_scored
         if alignment and continues:
             raise UserError(NO_ALIGNMENT)
+        if is_scored:
+            self._refuse_given(_TRANSLATION_OPTIONS, "fairseq-generate without --score-reference")
+        for stream in self._wanted_streams() if continues else []:
+            stream.check_translation(self._options_of(stream))
         if alignment and seq_gen_cls is None:
             extra_gen_cls_kwargs = {**(extra_gen_cls_kwargs or {}), "print_alignment": alignment}
         seq_gen_cls = seq_gen_cls or (AlignmentGenerator if alignment else ContinuingGenerator)
@@ -393,7 +400,8 @@ def task_options(*, has_criterion: bool, reads_lines: bool = False) -> Set[str]:
     task; see :meth:`SideStream.options_without_effect`."""
     configs = (TranslationConfig, *(stream.Config for stream in STREAMS))
     names = {option.name for config in configs for option in fields(config)} - {"_name"}
-    return names - options_without_effect(trains=False, has_criterion=has_criterion, reads_lines=reads_lines)
+    unread = options_without_effect(trains=False, has_criterion=has_criterion, reads_lines=reads_lines)
+    return names - unread - _TRANSLATION_OPTIONS
 
 
 def _training_mask(streams: Sequence[SideStream], split: str) -> Optional[np.ndarray]:

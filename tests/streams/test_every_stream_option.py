@@ -43,6 +43,8 @@ FRA = ("fra_transformer_tiny", "fra_transformer_align_tiny")
 SAME: Dict[Tuple[str, str, str, Any], str] = {
     **{("all", arch, "load_preceding_sentences", True): ASKED_FOR for arch in ISG},
     **{("all", arch, "load_relations", True): ASKED_FOR for arch in FRA},
+    **{("all", arch, "preceding_context", "own"): "what the default is" for arch in ISG},
+    **{("interactive", arch, "preceding_context", "shifted"): "lines have their own, with a warning" for arch in ISG},
     **{("all", arch, "relation_mask", "pair"): "what the default is" for arch in FRA},
     **{
         ("interactive", arch, "relation_mask", mask): "without an extractor no line has relations"

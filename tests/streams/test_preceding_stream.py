@@ -862,10 +862,14 @@ def test_sentences_are_translated_after_those_before_them(with_targets: Path, li
 
 def test_contexts_shifted_by_hand() -> None:
     """Half of the sentences that have any further on, around the end; the first of a document has none still."""
-    rows = np.array([[-1, -1], [0, -1], [1, 0], [-1, -1], [3, -1], [4, 3], [5, 4]])
-    assert shift(rows).tolist() == [[-1, -1], [4, 3], [5, 4], [-1, -1], [0, -1], [1, 0], [3, -1]]
-    assert shift(np.array([[-1], [0]])).tolist() == [[-1], [0]]
+    rows = np.array([[-1], [0], [1], [-1], [3], [4], [5]])
+    assert shift(rows).ravel().tolist() == [-1, 3, 4, -1, 5, 0, 1]
+    assert shift(np.array([[-1], [-1]])).ravel().tolist() == [-1, -1]
     assert shift(np.zeros((0, 1), dtype=int)).tolist() == []
+    with pytest.raises(
+        UserError, match="of a split's 7 sentences 5 have preceding ones, and for a model .* 2 it takes 6"
+    ):
+        shift(np.concatenate([rows, rows], axis=1))
 
 
 @pytest.mark.parametrize("kind", ["gate", "concatenation"])
@@ -875,15 +879,13 @@ def test_shifted_contexts(with_targets: Path, kind: str) -> None:
         task = make_task_of_a_model(with_targets, 2, preceding_context="shifted")
     else:
         given = {"concatenate_preceding": "<sep>", "concatenate_number": 2, "concatenate_preceding_target": True}
-        task = make_context_task(
-            with_targets, load_preceding_sentences=False, preceding_context="shifted", path=None, **given
-        )
+        task = make_context_task(with_targets, load_preceding_sentences=False, preceding_context="shifted", **given)
     task.load_dataset("valid")
     corpus = CORPORA["valid"]
     befores = several_predecessors(corpus, 2)
     preceded = [number for number, before in enumerate(befores) if before]
     half = len(preceded) // 2
-    contexts = {number: befores[preceded[place - half]] for place, number in enumerate(preceded)}
+    contexts = {number: befores[preceded[(place + half) % len(preceded)]] for place, number in enumerate(preceded)}
     dataset = task.dataset("valid")
     found = sources_of(batches(task, "valid"), task, "preceding_tokens" if kind == "gate" else "src_tokens")
     for number, sentence in enumerate(sentences_of(corpus)):

@@ -22,6 +22,7 @@ from torch import Tensor
 from fairseq_ctxgates import analysis
 from fairseq_ctxgates.data.data_directory import Split
 from fairseq_ctxgates.errors import UserError
+from tests.analysis.test_page import content as page_content
 from tests.helpers.documents import COMMON, DOCUMENTS, TEXT, interactive_lines
 from tests.helpers.fairseq_commands import (
     DECODING,
@@ -133,7 +134,8 @@ def test_it_translates_after_the_references(trained: Trained, model: str) -> Non
     expected = translate_one_by_one(trained.data, trained[model], *reading, beam=2, longest=12)
     found = generate(trained.data, trained[model], "--preceding-references")
     check_same_translations(found, expected)
-    check_batches_change_nothing(trained.data, trained[model], ("--batch-size", "1", "--preceding-references"), found)
+    for size in (("--batch-size", "1"), ("--batch-size", "20", "--num-workers", "1")):
+        check_batches_change_nothing(trained.data, trained[model], (*size, "--preceding-references"), found)
     assert differ(found, generate(trained.data, trained[model]))
 
 
@@ -225,6 +227,13 @@ def test_eval_bleu_is_that_of_generate_and_goes_on(trained: Trained, tmp_path: P
     check_logged_bleu(trained.data, tmp_path / "checkpoint_last.pt", log)
 
 
+def test_the_same_numbers_given_and_not(trained: Trained, tmp_path: Path) -> None:
+    """Are one input: training goes on."""
+    same = ("--concatenate-target-number", 2, "--restore-file", trained["two of stock"], "--max-epoch", 5)
+    log = train(trained.data, tmp_path, *PLAIN, *TWO, *COMMON, *same)
+    assert logged(log, "train")[-1]["epoch"] == 5
+
+
 def test_ensemble(trained: Trained) -> None:
     one, two = trained["two on rnnsearch"], trained["two of stock"]
     found = generate(trained.data, f"{one}:{two}", "--score-reference")
@@ -297,6 +306,18 @@ def test_cxmi_is_of_the_sentences_alone(trained: Trained, model: str, tmp_path: 
     assert abs(found["with_a_preceding_sentence"]["cxmi"]) > 1e-4
 
 
+@pytest.mark.parametrize("model", ["target", "translations"])
+def test_a_page_shows_the_sources_that_are_read(trained: Trained, model: str, tmp_path: Path) -> None:
+    """And the attention over them; a model that reads translations alone reads none."""
+    page = tmp_path / "page.html"
+    command = ["cxmi", trained.data, "--path", trained[model], "--cpu", "--html", page, "--sentence", 9]
+    analysis.main(list(map(str, command)))
+    second = page_content(page.read_text(encoding="utf-8"))["sentences"][1]
+    reads_sources = model == "target"
+    assert second["before"] == ([TEXT["test"][1][0][0].split()] if reads_sources else [])
+    assert bool(second["attention"]) == reads_sources
+
+
 def test_translations_continue_those_of_their_own_document(trained: Trained, tmp_path: Path) -> None:
     """References are scored after those of another as well."""
     command = ["cxmi", trained.data, "--path", trained["target"], "--cpu", "--json", tmp_path / "cxmi.json"]
@@ -304,8 +325,24 @@ def test_translations_continue_those_of_their_own_document(trained: Trained, tmp
     (found,) = json.loads((tmp_path / "cxmi.json").read_text(encoding="utf-8"))["systems"]
     assert found["without_one"]["cxmi"] == pytest.approx(0, abs=1e-6)
     assert abs(found["with_a_preceding_sentence"]["cxmi"]) > 1e-4
+    shifted = ("--preceding-context", "shifted")
     with pytest.raises(UserError, match="--preceding-context shifted: a model that reads the preceding translations"):
-        generate(trained.data, trained["target"], "--preceding-context", "shifted")
+        generate(trained.data, trained["target"], *shifted)
+    scored = generate(trained.data, trained["target"], *shifted, "--score-reference")
+    assert 10 < len(differ(scored, generate(trained.data, trained["target"], "--score-reference"))) <= 17
+    found = generate(trained.data, trained["target"], *shifted, "--preceding-references")
+    assert differ(found, generate(trained.data, trained["target"], "--preceding-references"))
+
+
+def test_a_model_of_shifted_contexts_is_validated(trained: Trained, tmp_path: Path) -> None:
+    log = train(trained.data, tmp_path, *PLAIN, *TARGET, *COMMON, "--preceding-context", "shifted", "--max-epoch", 1)
+    last = logged(log, "valid")[-1]
+    meters = validate(trained.data, tmp_path / "checkpoint_last.pt")
+    assert float(meters["valid_loss"]) == pytest.approx(float(last["valid_loss"]), abs=2e-3)
+    with pytest.raises(UserError, match="--shifted-context: .* reads the preceding sentences of others already; leave"):
+        analysis.main(
+            ["cxmi", str(trained.data), "--path", str(tmp_path / "checkpoint_last.pt"), "--cpu", "--shifted-context"]
+        )
 
 
 def test_gates_are_those_of_the_sentences(trained: Trained, trained_on_documents: Trained, tmp_path: Path) -> None:
@@ -359,11 +396,18 @@ def test_searches_that_would_see_the_context_are_refused(
         generate(trained.data, trained["target"], *options)
 
 
-def test_references_that_are_not_there_are_refused(
+def test_references_are_for_translating_with_such_a_model(
     trained: Trained, trained_on_documents: Trained, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match="--preceding-references: there are no references here; leave it out"):
+    refused = "--preceding-references is for fairseq-generate"
+    with pytest.raises(UserError, match=f"{refused}: here"):
         interactive(trained.data, trained["target"], ["q1"], tmp_path, *SEARCH, "--preceding-references")
+    with pytest.raises(UserError, match=f"{refused}: here"):
+        validate(trained.data, trained["target"], "--preceding-references")
+    with pytest.raises(UserError, match=f"{refused}: here"):
+        train(trained.data, tmp_path, *PLAIN, *TARGET, *COMMON, "--preceding-references", "--max-epoch", 1)
+    with pytest.raises(UserError, match=f"{refused} without --score-reference: here"):
+        generate(trained.data, trained["target"], "--preceding-references", "--score-reference")
     with pytest.raises(UserError, match="--preceding-references needs a model trained with --concatenate-preceding-t"):
         generate(trained.data, trained_on_documents["concatenated"], "--preceding-references")
 
