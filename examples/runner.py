@@ -192,7 +192,7 @@ class Runner:
         self._at_once = sys.maxsize if at_once is None else at_once
         self._goes_on = goes_on
         self._seconds = seconds
-        self._environment = {
+        self.environment = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
@@ -278,7 +278,7 @@ class Runner:
             job.process = subprocess.Popen(
                 ending_with_parent(["sh", "-e", "-c", job.step.shell_command]),
                 cwd=self._directory,
-                env=self._environment,
+                env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=subprocess.STDOUT,

@@ -39,12 +39,13 @@ PLAIN_LOSS = "--criterion label_smoothed_cross_entropy --label-smoothing 0.1"
 GATE_LOSS = "--criterion gate_regularized_cross_entropy --label-smoothing 0.1 --gate-lambda 1.0"
 TRANSFORMER = (
     "--encoder-layers 2 --decoder-layers 2 --encoder-embed-dim 64 --decoder-embed-dim 64 "
-    "--encoder-ffn-embed-dim 128 --decoder-ffn-embed-dim 128 --encoder-attention-heads 4 --decoder-attention-heads 4"
+    "--encoder-ffn-embed-dim 128 --decoder-ffn-embed-dim 128 --encoder-attention-heads 4 --decoder-attention-heads 4 "
+    "--lr 5e-3 --warmup-updates 100"
 )
-RNNSEARCH = "--encoder-embed-dim 64 --encoder-hidden-size 128"
+RNNSEARCH = "--encoder-embed-dim 64 --encoder-hidden-size 128 --lr 3e-3 --warmup-updates 200"
 TRAINING = (
     "--share-decoder-input-output-embed --dropout 0.1 --optimizer adam --adam-betas '(0.9, 0.98)' "
-    "--lr 3e-3 --lr-scheduler inverse_sqrt --warmup-updates 200 --batch-size 64 --seed 1 --cpu --num-workers 0 "
+    "--lr-scheduler inverse_sqrt --batch-size 64 --seed 1 --cpu --num-workers 0 "
     "--validate-interval 5 --save-interval 5 --no-epoch-checkpoints --log-format json --log-interval 20"
 )
 
@@ -57,7 +58,8 @@ class Model(NamedTuple):
     streams: that the model reads, names of ``STREAMS``
     has_gates: whether its context gates are analysed
     ablations: the name and ``--model-overrides`` of each ablation, a further row for the same checkpoint
-    size: options for the numbers of layers and dimensions
+    size: options for the numbers of layers and dimensions, and the learning rate that goes with them
+    updates: for which it is trained
     """
 
     name: str
@@ -66,6 +68,7 @@ class Model(NamedTuple):
     has_gates: bool = False
     ablations: Tuple[Tuple[str, str], ...] = ()
     size: str = TRANSFORMER
+    updates: int = 600
 
     @property
     def needs(self) -> Tuple[str, ...]:
@@ -115,6 +118,7 @@ MODELS = (
         f"--task context_translation --load-preceding-sentences --arch isg_rnnsearch {PLAIN_LOSS}",
         streams=("preceding sentences",),
         size=RNNSEARCH,
+        updates=1000,
     ),
 )
 

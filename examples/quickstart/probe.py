@@ -1,6 +1,6 @@
-"""Score models on the quick start's probes, by forced decoding.
+"""Score a model on the quick start's probes, by forced decoding.
 
-``python probe.py data-bin --path checkpoint.pt ... --probes test1=corpus/probe-preceding.probed.tsv ...``
+``python probe.py data-bin --path checkpoint.pt --probes test1=corpus/probe-preceding.probed.tsv ...``
 
 The decoder's input is the reference. A probed word is right if the model ranks it first of the whole vocabulary, given
 the source and the preceding words of the reference; a word of several sub-words is right if each sub-word is. So only
@@ -13,7 +13,6 @@ import argparse
 import csv
 import json
 from collections import defaultdict
-from itertools import zip_longest
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple
 
@@ -81,37 +80,30 @@ def score_probe(
 
 def get_parser() -> argparse.ArgumentParser:
     """The command's options."""
-    parser = argparse.ArgumentParser(description="Score models on the quick start's probes, by forced decoding.")
+    parser = argparse.ArgumentParser(description="Score a model on the quick start's probes, by forced decoding.")
     parser.add_argument("data", help="binarized data directory")
-    parser.add_argument("--path", required=True, nargs="+", metavar="CHECKPOINT", help="the trained models")
+    parser.add_argument("--path", required=True, metavar="CHECKPOINT", help="the trained model")
     parser.add_argument(
         "--probes", required=True, nargs="+", metavar="SPLIT=TSV", help="binarized splits and their .probed.tsv files"
     )
-    parser.add_argument(
-        "--json", type=Path, nargs="+", metavar="FILE", help="also write the accuracies to these files, one a model"
-    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the accuracies to this file")
     add_batch_options(parser)
     return parser
 
 
 def main(argv: Optional[Sequence[str]] = None) -> None:
-    """Print a line for each model and probe."""
-    parser = get_parser()
-    args = parser.parse_args(argv)
-    if args.json and len(args.json) != len(args.path):
-        parser.error(f"--json names {len(args.json)} files for {len(args.path)} models")
+    """Print a line for each probe."""
+    args = get_parser().parse_args(argv)
     quiet_logging()
-    for checkpoint, file in zip_longest(args.path, args.json or ()):
-        inference = Inference(checkpoint, args.data, args.cpu, **args.model_overrides)
-        accuracies = {}
-        for probe in args.probes:
-            split, _, path = probe.partition("=")
-            right, number = score_probe(inference, split, Path(path), args.max_tokens, args.batch_size)
-            accuracies[split] = right / number
-            found = f"{right} of {number} probed words ranked first, accuracy {right / number:.3f}"
-            print(f"{checkpoint}: {path}: {found}")
-        if file:
-            file.write_text(json.dumps(accuracies, indent=2) + "\n", encoding="utf-8")
+    inference = Inference(args.path, args.data, args.cpu, **args.model_overrides)
+    accuracies = {}
+    for probe in args.probes:
+        split, _, path = probe.partition("=")
+        right, number = score_probe(inference, split, Path(path), args.max_tokens, args.batch_size)
+        accuracies[split] = right / number
+        print(f"{path}: {right} of {number} probed words ranked first, accuracy {right / number:.3f}")
+    if args.json:
+        args.json.write_text(json.dumps(accuracies, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -15,18 +15,19 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import Mapping, Optional, Sequence
+from typing import List, Optional, Sequence
 
-from models import MODELS, PROBES, RNNSEARCH, STREAMS, TEST_SETS, TRAINING, Model, slug
+from models import MODELS, PROBES, STREAMS, TEST_SETS, TRAINING, Model, slug
+from preloading import stand_ins
 from report import format_report, read_results
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 from runner import Console, Job, Runner, Step  # noqa: E402 (it is one folder up)
 
-UPDATES, SHORT_UPDATES = 1000, 100
-PROBINGS = 2  # commands that probe, because each start of a command takes some seconds
+SHORT_UPDATES = 100
 USER_DIR = '--user-dir "$(ctxgates user-dir)"'
+COMMANDS = ("ctxgates", "fairseq-preprocess", "fairseq-train", "fairseq-generate", "sacrebleu", "python")
 FIGURE = "gates.png"
 MARKER = "made-by-quickstart"
 
@@ -56,8 +57,8 @@ def preparation() -> Job:
     return Job("data", steps)
 
 
-def evaluation(model: Model, updates: int, after: Sequence[Job]) -> Job:
-    """Training of a model after the jobs that make its data, and what is measured of it alone."""
+def evaluation(model: Model, after: Sequence[Job], updates: int) -> Job:
+    """Training of a model after the jobs that make its data, and what is measured of it."""
     name = slug(model.name)
     folder, checkpoint = f"models/{name}", f"models/{name}/checkpoint_last.pt"
     analyze = f"ctxgates analyze gates data-bin --path {checkpoint} --cpu"
@@ -68,10 +69,10 @@ def evaluation(model: Model, updates: int, after: Sequence[Job]) -> Job:
             f"--save-dir {folder}",
             f"logs/{name}.train.log",
         ),
-        translation(name, checkpoint),
+        *measurement(name, checkpoint),
     ]
     for ablation, overrides in model.ablations:
-        steps.append(translation(slug(ablation), checkpoint, f'--model-overrides "{overrides}" '))
+        steps += measurement(slug(ablation), checkpoint, f'--model-overrides "{overrides}" ')
     if model.has_gates:
         trap = f"--gen-subset {PROBES['probe-collocation']} --json {folder}/trap-gates.json --figure {folder}/{FIGURE}"
         commands = f"{analyze} --gen-subset test --json {folder}/gates.json\n{analyze} {trap}"
@@ -79,44 +80,33 @@ def evaluation(model: Model, updates: int, after: Sequence[Job]) -> Job:
     return Job(model.name, steps, after, updates)
 
 
-def translation(name: str, checkpoint: str, overrides: str = "") -> Step:
-    """Translation of the test set with a checkpoint, and its BLEU.
+def measurement(name: str, checkpoint: str, overrides: str = "") -> List[Step]:
+    """Translation of the test set with a checkpoint and its BLEU, and its scores on the probes.
 
     Args:
         name: of the row, as part of file names
         overrides: ``--model-overrides`` with its value, for an ablation
     """
     folder = f"models/{name}"
-    return Step(
-        "translating",
-        f"mkdir -p {folder}\n"
-        f"fairseq-generate data-bin {USER_DIR} --task context_translation --path {checkpoint} {overrides}"
-        "--gen-subset test --beam 4 --remove-bpe --max-len-a 2 --max-len-b 10 --batch-size 128 --cpu "
-        f"--num-workers 0 > {folder}/generated.txt\n"
-        f"grep '^D-' {folder}/generated.txt | sort -t- -k2 -n | cut -f3 > {folder}/test.de\n"
-        f"sacrebleu corpus/test.de -i {folder}/test.de -m bleu > {folder}/bleu.json",
-        f"logs/{name}.generate.log",
-    )
-
-
-def probing(number: int, models: Sequence[Model], after: Sequence[Job]) -> Job:
-    """Scores of the probes with trained models, and with their ablations, after the jobs that train them."""
-    commands = [probe_command({slug(model.name): slug(model.name) for model in models})]
-    for model in models:
-        for ablation, overrides in model.ablations:
-            commands.append(probe_command({slug(ablation): slug(model.name)}, f'--model-overrides "{overrides}" '))
-    return Job(f"probes {number}", [Step("scoring", "\n".join(commands), f"logs/probes{number}.log")], after)
-
-
-def probe_command(rows: Mapping[str, str], overrides: str = "") -> str:
-    """The command that scores the probes for some rows of the table, by the models that they are of."""
-    paths = " ".join(f"models/{model}/checkpoint_last.pt" for model in rows.values())
     probes = " ".join(f"{split}=corpus/{probe}.probed.tsv" for probe, split in PROBES.items())
-    results = " ".join(f"models/{row}/probes.json" for row in rows)
-    return (
-        f"python {shlex.quote(str(HERE / 'probe.py'))} data-bin --path {paths} {overrides}--cpu "
-        f"--probes {probes} --json {results}"
-    )
+    return [
+        Step(
+            "translating",
+            f"mkdir -p {folder}\n"
+            f"fairseq-generate data-bin {USER_DIR} --task context_translation --path {checkpoint} {overrides}"
+            "--gen-subset test --beam 4 --remove-bpe --max-len-a 2 --max-len-b 10 --batch-size 128 --cpu "
+            f"--num-workers 0 > {folder}/generated.txt\n"
+            f"grep '^D-' {folder}/generated.txt | sort -t- -k2 -n | cut -f3 > {folder}/test.de\n"
+            f"sacrebleu corpus/test.de -i {folder}/test.de -m bleu > {folder}/bleu.json",
+            f"logs/{name}.generate.log",
+        ),
+        Step(
+            "probing",
+            f"python {shlex.quote(str(HERE / 'probe.py'))} data-bin --path {checkpoint} {overrides}--cpu "
+            f"--probes {probes} --json {folder}/probes.json",
+            f"logs/{name}.probes.log",
+        ),
+    ]
 
 
 def prepare_directory(directory: Path) -> None:
@@ -144,7 +134,7 @@ def get_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--short",
         action="store_true",
-        help=f"{SHORT_UPDATES} updates in place of {UPDATES}: only shows that everything runs",
+        help=f"{SHORT_UPDATES} updates for each model: only shows that everything runs",
     )
     return parser
 
@@ -152,30 +142,30 @@ def get_parser() -> argparse.ArgumentParser:
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Run the demo and print its table."""
     args = get_parser().parse_args(argv)
-    directory, updates = args.directory.resolve(), SHORT_UPDATES if args.short else UPDATES
+    directory = args.directory.resolve()
     prepare_directory(directory)
     console = Console()
     console.say(f"$ cd {shlex.quote(str(directory))}")
     data = preparation()
     streams = {name: Job(name, [Step("making", STREAMS[name], f"logs/{slug(name)}.log")], [data]) for name in STREAMS}
-    evaluations = [evaluation(model, updates, [data, *(streams[name] for name in model.needs)]) for model in MODELS]
-    # RNNSearch takes twice as long as the others: begun last, it would run alone.
-    by_cost = sorted(zip(MODELS, evaluations), key=lambda pair: pair[0].size != RNNSEARCH)
-    size = -(-len(MODELS) // PROBINGS)
-    probings = [
-        probing(1 + first // size, MODELS[first : first + size], evaluations[first : first + size])
-        for first in range(0, len(MODELS), size)
+    # RNNSearch takes longest: begun last, it would run alone.
+    by_cost = sorted(MODELS, key=lambda model: -model.updates)
+    evaluations = [
+        evaluation(
+            model, [data, *map(streams.__getitem__, model.needs)], SHORT_UPDATES if args.short else model.updates
+        )
+        for model in by_cost
     ]
-    Runner(directory, console, at_once=os.cpu_count()).run(
-        [data, *streams.values(), *(job for _, job in by_cost), *probings]
-    )
+    runner = Runner(directory, console, at_once=os.cpu_count())
+    with stand_ins(COMMANDS, runner.environment):
+        runner.run([data, *streams.values(), *evaluations])
     results = read_results(MODELS, directory)
     (directory / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     gated = [slug(model.name) for model in MODELS if model.has_gates]
     shutil.copyfile(directory / "models" / gated[-1] / FIGURE, directory / FIGURE)
     console.say(f"\n{format_report(results)}")
     console.say(f"a picture of the gates over a sentence: {directory / FIGURE}")
-    console.say(f"all numbers: {directory / 'results.json'} ({console.seconds:.0f} s, {updates} updates)")
+    console.say(f"all numbers: {directory / 'results.json'} ({console.seconds:.0f} s)")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,94 @@
+"""Commands of the quick start that run in forks of one process: what they see, print and return is as without it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Dict, Iterator
+
+import pytest
+
+from preloading import stand_ins
+from tests.reliability.test_orphans import wait_until
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere commands run without it")
+
+SCRIPT = """
+import os, sys
+import beside
+print(sys.argv, sys.path[0], __name__, os.path.abspath(__file__), os.getcwd(), os.environ["WORD"], sys.stdin.read())
+print("torch" in sys.modules, file=sys.stderr)
+exec(sys.argv[1])
+"""
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dict[str, str]]:
+    found = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    path = found["PATH"]
+    with stand_ins(["python", "ctxgates"], found):
+        folder, _, rest = found["PATH"].partition(":")
+        assert rest == path
+        assert wait_until(Path(folder, "socket").exists)
+        yield found
+    assert found["PATH"] == path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "script.py").write_text(SCRIPT, encoding="utf-8")
+    (tmp_path / "scripts" / "beside.py").touch()
+    return tmp_path
+
+
+def shell(command: str, folder: Path, environment: Dict[str, str]) -> subprocess.CompletedProcess[str]:
+    environment = {**environment, "WORD": "a word"}
+    return subprocess.run(["sh", "-c", command], cwd=folder, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    "action", ["pass", "sys.exit(7)", "sys.exit('a message')", "os.kill(os.getpid(), 15)", "os.write(1, b'bytes')"]
+)
+def test_a_command_is_as_without_it(folder: Path, environment: Dict[str, str], action: str) -> None:
+    command = f'echo text | python scripts/script.py "{action}" > out; echo $?; cat out'
+    found, expected = (shell(command, folder, env) for env in (environment, dict(os.environ)))
+    assert found.stdout == expected.stdout
+    assert "a word text" in found.stdout
+    assert found.stderr.replace("True", "False") == expected.stderr
+    assert "True" in found.stderr
+
+
+def test_a_command_runs_as_always_before_the_modules_are_imported(folder: Path) -> None:
+    environment = dict(os.environ)
+    with stand_ins(["python"], environment):
+        found = shell("python scripts/script.py pass a b </dev/null", folder, environment)
+    assert found.stdout.startswith("['scripts/script.py', 'pass', 'a', 'b'] ")
+    assert found.stderr == "False\n"
+
+
+def test_an_exception_is_shown(folder: Path, environment: Dict[str, str]) -> None:
+    found = shell('python scripts/script.py "1 / 0"; echo $?', folder, environment)
+    assert found.stdout.endswith("\n1\n")
+    assert found.stderr.endswith("ZeroDivisionError: division by zero\n")
+
+
+def test_a_console_script(folder: Path, environment: Dict[str, str]) -> None:
+    found = shell("ctxgates user-dir", folder, environment)
+    assert Path(found.stdout.strip(), "tasks").is_dir(), found.stderr
+
+
+def test_a_command_stops_with_its_shell(folder: Path, environment: Dict[str, str]) -> None:
+    """The runner stops all processes of a step's group; the command is none of them."""
+    action = "open('started', 'w').write(str(os.getpid())); import time; time.sleep(60)"
+    command = f'python scripts/script.py "{action}"'
+    environment = {**environment, "WORD": ""}
+    process = subprocess.Popen(["sh", "-c", command], cwd=folder, env=environment, start_new_session=True)
+    assert wait_until(lambda: (folder / "started").exists() and (folder / "started").read_text() != "")
+    number = int((folder / "started").read_text())
+    os.killpg(process.pid, signal.SIGTERM)
+    process.wait()
+    assert wait_until(lambda: not Path(f"/proc/{number}").exists())
