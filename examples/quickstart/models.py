@@ -45,7 +45,7 @@ TRANSFORMER = (
 RNNSEARCH = "--encoder-embed-dim 64 --encoder-hidden-size 128 --lr 3e-3 --warmup-updates 200"
 TRAINING = (
     "--share-decoder-input-output-embed --dropout 0.1 --optimizer adam --adam-betas '(0.9, 0.98)' "
-    "--lr-scheduler inverse_sqrt --batch-size 64 --seed 1 --cpu --num-workers 0 "
+    "--lr-scheduler inverse_sqrt --batch-size 64 --seed 1 --cpu --num-workers 0 --data-buffer-size 0 "
     "--validate-interval 5 --save-interval 5 --no-epoch-checkpoints --log-format json --log-interval 20"
 )
 
