@@ -16,7 +16,7 @@ import pytest
 if TYPE_CHECKING:
     from fairseq_ctxgates.relations.extraction.corenlp_server import ManagedServer
     from tests.helpers.trained import Trained
-    from tests.helpers.warm_python import WarmPython
+    from warm_python import WarmPython
 
 # --- the fast tier ----------------------------------------------------------------------------------------------------
 
@@ -109,9 +109,11 @@ def _configurations() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def warm_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPython]:
     """Programs that start without importing fairseq."""
-    from tests.helpers.warm_python import WarmPython
+    from warm_python import WarmPython
 
-    programs = WarmPython(tmp_path_factory.mktemp("warm_python"))
+    # Not this package: how it is imported is tested.
+    programs = WarmPython(tmp_path_factory.mktemp("warm_python"), ["fairseq", "numba", "sacrebleu"])
+    programs.wait()
     yield programs
     programs.close()
 

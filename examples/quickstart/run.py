@@ -14,20 +14,21 @@ import os
 import shlex
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import List, Optional, Sequence
 
 from models import MODELS, PROBES, STREAMS, TEST_SETS, TRAINING, Model, slug
-from preloading import stand_ins
 from report import format_report, read_results
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 from runner import Console, Job, Runner, Step  # noqa: E402 (it is one folder up)
+from warm_python import WarmPython  # noqa: E402
 
 SHORT_UPDATES = 100
 USER_DIR = '--user-dir "$(ctxgates user-dir)"'
-COMMANDS = ("ctxgates", "fairseq-preprocess", "fairseq-train", "fairseq-generate", "sacrebleu", "python")
+IMPORTED = ("fairseq.trainer", "sacrebleu", "fairseq_ctxgates.tasks", "fairseq_ctxgates.models")
 FIGURE = "gates.png"
 MARKER = "made-by-quickstart"
 
@@ -157,8 +158,13 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         for model in by_cost
     ]
     runner = Runner(directory, console, at_once=os.cpu_count())
-    with stand_ins(COMMANDS, runner.environment):
-        runner.run([data, *streams.values(), *evaluations])
+    with tempfile.TemporaryDirectory() as folder:
+        programs = WarmPython(Path(folder), IMPORTED, runner.environment)
+        runner.environment["PATH"] = f"{programs.folder}{os.pathsep}{runner.environment['PATH']}"
+        try:
+            runner.run([data, *streams.values(), *evaluations])
+        finally:
+            programs.close()
     results = read_results(MODELS, directory)
     (directory / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     gated = [slug(model.name) for model in MODELS if model.has_gates]

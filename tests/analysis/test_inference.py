@@ -21,7 +21,7 @@ from fairseq_ctxgates.errors import UserError
 from tests.helpers import fairseq_commands as commands
 from tests.helpers.corpus import binarize
 from tests.helpers.trained import Trained
-from tests.helpers.warm_python import WarmPython
+from warm_python import WarmPython
 
 OWN_MODEL = """
 from fairseq.models import register_model, register_model_architecture

@@ -19,7 +19,7 @@ from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.locks import exclusive
 from tests.helpers import fairseq_commands as commands
 from tests.helpers.corpus import binarize
-from tests.helpers.warm_python import WarmPython
+from warm_python import WarmPython
 
 TRAIN = (*commands.TRAINING, *commands.GATED, "--max-update", "2", "--no-epoch-checkpoints")
 TEST = commands.make_pairs(8, seed=4)

@@ -27,7 +27,7 @@ from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations.extraction import shards
 from tests.commands.test_pmi import PAIRS, random_pairs
 from tests.helpers.corpus import binarize
-from tests.helpers.warm_python import WarmPython
+from warm_python import WarmPython
 
 PACKAGE = Path(fairseq_ctxgates.__file__).parent
 SPLITS = {"train": random_pairs(300, seed=4), "valid": random_pairs(30, seed=5)}

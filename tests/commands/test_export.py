@@ -16,7 +16,7 @@ import ctxgates
 from tests.helpers.corpus import binarize
 from tests.helpers.fairseq_commands import DECODING, GATED, SMOOTHED, generate, make_pairs, write_gate_labels
 from tests.helpers.trained import Trained, train_models
-from tests.helpers.warm_python import WarmPython
+from warm_python import WarmPython
 
 ONE_EPOCH = ("--share-all-embeddings", "--no-epoch-checkpoints", "--max-epoch", "1")
 MODELS = {

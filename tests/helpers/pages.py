@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Dict, List, Sequence
 
 import fairseq_ctxgates
-from tests.helpers.warm_python import WarmPython
+from warm_python import WarmPython
 
 ROOT = Path(__file__).parent.parent.parent
 README, DOCS = ROOT / "README.md", ROOT / "docs"

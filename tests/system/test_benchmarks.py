@@ -16,7 +16,7 @@ from fairseq_ctxgates.relations.stream import pack_tuples
 from tests.helpers.corpus import binarize
 from tests.helpers.fairseq_commands import make_pairs, write_gate_labels, write_relations
 from tests.helpers.pages import ROOT
-from tests.helpers.warm_python import WarmPython
+from warm_python import WarmPython
 
 TINY = (
     "--encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 8 --decoder-embed-dim 8 --encoder-ffn-embed-dim 8 "

@@ -44,7 +44,7 @@ from tests.helpers.fairseq_commands import (
     write_gate_labels,
 )
 from tests.helpers.trained import Trained, train_models
-from tests.helpers.warm_python import WarmPython
+from warm_python import WarmPython
 
 METERS = ("gate_loss", "gate_mean", "gate_var", "gate_agreement", "gate_mean_agreement")
 

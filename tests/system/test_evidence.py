@@ -21,8 +21,8 @@ from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.smoothing.context_aware_smoothing import ContextAwareSmoothing
 from runner import Record
 from tests.helpers.pages import ROOT, record, value_of
-from tests.helpers.warm_python import WarmPython
 from tests.system.test_recipes import check_training, parse
+from warm_python import WarmPython
 
 PLANS = sorted((ROOT / "examples" / "evidence" / "plans").glob("*.yaml"))
 SMOKE = ROOT / "examples" / "evidence" / "plans" / "smoke.yaml"

@@ -30,7 +30,7 @@ from tests.helpers.fairseq_commands import (
 )
 from tests.helpers.models import build_model
 from tests.helpers.trained import Trained, train_models
-from tests.helpers.warm_python import WarmPython
+from warm_python import WarmPython
 
 OWN = ("--arch", "context_transformer_tiny", *SMOOTHED)  # the Transformer of this package, every mechanism off
 MODELS = {"stock": PLAIN, "own": OWN}  # the architecture is fairseq's, or of this package

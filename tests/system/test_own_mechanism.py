@@ -15,7 +15,7 @@ from fairseq import checkpoint_utils
 from tests.helpers.corpus import binarize
 from tests.helpers.fairseq_commands import make_pairs
 from tests.helpers.pages import ROOT, run_block
-from tests.helpers.warm_python import WarmPython
+from warm_python import WarmPython
 
 EXAMPLE = ROOT / "examples" / "own_mechanism"
 TINY = (

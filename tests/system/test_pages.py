@@ -12,8 +12,8 @@ from tests.helpers.corpus import binarize
 from tests.helpers.fairseq_commands import DECODING, GATED, PLAIN, TASK, make_pairs, run, train
 from tests.helpers.pages import DOCS, ROOT, run_block
 from tests.helpers.trained import Trained
-from tests.helpers.warm_python import WarmPython
 from tools import options_page
+from warm_python import WarmPython
 
 SPLITS = {
     name: make_pairs(number, seed) for seed, (name, number) in enumerate({"train": 30, "valid": 5, "test": 5}.items())

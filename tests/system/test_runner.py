@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from runner import Console, Job, Record, Runner, Step, has_run, progress_of, read_record
+from tests.reliability.test_orphans import is_running, wait_until
 
 pytestmark = pytest.mark.process
 
@@ -61,16 +62,9 @@ def test_a_step_that_fails_ends_everything_and_shows_why(tmp_path: Path) -> None
     assert str(tmp_path / "a.log") in str(error.value) and "not reached" not in str(error.value)
     assert waiting.process is not None and waiting.process.poll() is not None
     if (tmp_path / "pid").exists():
-        assert not is_running(int((tmp_path / "pid").read_text()))
+        number = int((tmp_path / "pid").read_text())
+        assert wait_until(lambda: not is_running(number))
     assert time.monotonic() - while_starting < 30
-
-
-def is_running(process: int) -> bool:
-    try:
-        state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
 
 
 def test_a_run_that_goes_on_ends_what_does_not_need_the_failed_job(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from fairseq_ctxgates.mechanisms import MECHANISMS
 from tests.helpers.corpus import binarize
 from tests.helpers.fairseq_commands import make_pairs
 from tests.helpers.pages import ROOT
-from tests.helpers.warm_python import WarmPython
+from warm_python import WarmPython
 
 # By the folder of each mechanism, what turns it on in training.
 OPTIONS = {

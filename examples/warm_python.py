@@ -1,9 +1,10 @@
-"""A Python that has imported fairseq already, for tests that start many programs.
+"""A Python that has imported fairseq already, for runs of many programs.
 
-Importing fairseq takes up to ten seconds, which is most of what a command of a page takes in a test. A server imports
-it once; the programs of :attr:`WarmPython.folder` ask the server for a process of their own, which is forked from it,
-has the arguments, folder, variables, input and output of the program that asked, and runs the same code. This package
-is not imported beforehand.
+Importing torch, fairseq and what they import takes six seconds of processor time, and half as much again when training
+makes its optimizer: most of what a short command takes. A server imports them once; the programs of
+:attr:`WarmPython.folder` ask the server for a process of their own, which is forked from it, has the arguments, folder,
+variables, input and output of the program that asked, and runs the same code. Before the server is ready, and where it
+cannot be had (it takes Linux), they run as always.
 
 Not for tests of how processes start and end: the process that runs the code is no child of the program.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import array
 import atexit
 import gc
+import importlib
 import json
 import logging
 import os
@@ -27,10 +29,9 @@ import threading
 import time
 import traceback
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-SCRIPTS = ("ctxgates", "fairseq-generate", "fairseq-interactive", "fairseq-preprocess", "fairseq-train")
-IMPORTED = ("fairseq", "numba", "sacrebleu")
+SCRIPTS = ("ctxgates", "fairseq-generate", "fairseq-interactive", "fairseq-preprocess", "fairseq-train", "sacrebleu")
 HEADER = struct.Struct("!I")
 NUMBER = struct.Struct("!i")
 FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
@@ -41,19 +42,27 @@ class WarmPython:
 
     Args:
         folder: for the programs and the server's socket
+        imported: the names of the modules that are imported beforehand
+        environment: the server's variables; those of this process if not given
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, imported: Sequence[str], environment: Optional[Mapping[str, str]] = None) -> None:
+        from fairseq_ctxgates.processes import ending_with_parent  # which the programs do without
+
         self.folder = folder / "bin"
         self.folder.mkdir()
         self.python = str(self.folder / "python")
-        address = folder / "socket"
+        self._address = folder / "socket"
         for name in ("python", *SCRIPTS):
             program = self.folder / name
-            program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "{__file__}" "{address}" {name} "$@"\n')
+            program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "{__file__}" "{self._address}" {name} "$@"\n')
             program.chmod(0o755)
-        self._server = subprocess.Popen([sys.executable, __file__, str(address)], stdin=subprocess.DEVNULL)
-        while not address.exists():
+        command = [sys.executable, __file__, "--serve", str(self._address), *imported]
+        self._server = subprocess.Popen(ending_with_parent(command), stdin=subprocess.DEVNULL, env=environment)
+
+    def wait(self) -> None:
+        """Wait until the server is ready."""
+        while not self._address.exists():
             assert self._server.poll() is None, "the server has ended"
             time.sleep(0.05)
 
@@ -74,7 +83,11 @@ class WarmPython:
 def ask(address: str, name: str, arguments: List[str]) -> int:
     """Have the server run a program, and return its exit status; end by the signal that ended it."""
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(address)
+        try:
+            connection.connect(address)
+        except (FileNotFoundError, ConnectionRefusedError):
+            script = [] if name == "python" else [str(Path(sys.executable).parent / name)]
+            os.execv(sys.executable, [sys.executable, *script, *arguments])
         request = {"name": name, "arguments": arguments, "folder": os.getcwd(), "environment": dict(os.environ)}
         content = json.dumps(request).encode()
         files = array.array("i", [0, 1, 2])
@@ -92,6 +105,7 @@ def ask(address: str, name: str, arguments: List[str]) -> int:
 
 
 def receive(connection: socket.socket, size: int) -> bytes:
+    """The next bytes of a connection."""
     content = b""
     while len(content) < size:
         part = connection.recv(size - len(content))
@@ -104,10 +118,14 @@ def receive(connection: socket.socket, size: int) -> bytes:
 # --- the server
 
 
-def serve(address: str) -> None:
+def serve(address: str, imported: Sequence[str]) -> None:
     """Fork a process for each program that asks, and run it there."""
-    for name in IMPORTED:
-        __import__(name)
+    if sys.platform != "linux":
+        return  # forks of a process that has imported so much may fail
+    for name in imported:
+        importlib.import_module(name)
+    torch = importlib.import_module("torch")
+    torch.optim.Adam([torch.zeros(1)])  # imports as much again
     gc.freeze()  # or the first collection of each process would copy all that is here
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
@@ -195,6 +213,7 @@ def run(name: str, arguments: List[str]) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 2:
+    if sys.argv[1] == "--serve":
+        serve(sys.argv[2], sys.argv[3:])
+    else:
         sys.exit(ask(sys.argv[1], sys.argv[2], sys.argv[3:]))
-    serve(sys.argv[1])

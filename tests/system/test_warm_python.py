@@ -1,4 +1,4 @@
-"""Commands of the quick start that run in forks of one process: what they see, print and return is as without it."""
+"""Programs that run in forks of a process with fairseq: what they see, print and return is as without it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Dict, Iterator
+from typing import Dict
 
 import pytest
 
-from preloading import stand_ins
-from tests.reliability.test_orphans import wait_until
+from tests.reliability.test_orphans import is_running, wait_until
+from warm_python import WarmPython
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere commands run without it")
 
@@ -25,16 +25,9 @@ exec(sys.argv[1])
 """
 
 
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dict[str, str]]:
-    found = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    path = found["PATH"]
-    with stand_ins(["python", "ctxgates"], found):
-        folder, _, rest = found["PATH"].partition(":")
-        assert rest == path
-        assert wait_until(Path(folder, "socket").exists)
-        yield found
-    assert found["PATH"] == path
+@pytest.fixture
+def environment(warm_python: WarmPython) -> Dict[str, str]:
+    return warm_python.environment(WORD="a word")
 
 
 @pytest.fixture
@@ -46,7 +39,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 def shell(command: str, folder: Path, environment: Dict[str, str]) -> subprocess.CompletedProcess[str]:
-    environment = {**environment, "WORD": "a word"}
     return subprocess.run(["sh", "-c", command], cwd=folder, env=environment, capture_output=True, text=True)
 
 
@@ -55,7 +47,8 @@ def shell(command: str, folder: Path, environment: Dict[str, str]) -> subprocess
 )
 def test_a_command_is_as_without_it(folder: Path, environment: Dict[str, str], action: str) -> None:
     command = f'echo text | python scripts/script.py "{action}" > out; echo $?; cat out'
-    found, expected = (shell(command, folder, env) for env in (environment, dict(os.environ)))
+    always = {**environment, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    found, expected = (shell(command, folder, variables) for variables in (environment, always))
     assert found.stdout == expected.stdout
     assert "a word text" in found.stdout
     assert found.stderr.replace("True", "False") == expected.stderr
@@ -63,9 +56,9 @@ def test_a_command_is_as_without_it(folder: Path, environment: Dict[str, str], a
 
 
 def test_a_command_runs_as_always_before_the_modules_are_imported(folder: Path) -> None:
-    environment = dict(os.environ)
-    with stand_ins(["python"], environment):
-        found = shell("python scripts/script.py pass a b </dev/null", folder, environment)
+    programs = WarmPython(folder, ["fairseq"])
+    found = shell("python scripts/script.py pass a b </dev/null", folder, programs.environment(WORD="a word"))
+    programs.close()
     assert found.stdout.startswith("['scripts/script.py', 'pass', 'a', 'b'] ")
     assert found.stderr == "False\n"
 
@@ -85,10 +78,9 @@ def test_a_command_stops_with_its_shell(folder: Path, environment: Dict[str, str
     """The runner stops all processes of a step's group; the command is none of them."""
     action = "open('started', 'w').write(str(os.getpid())); import time; time.sleep(60)"
     command = f'python scripts/script.py "{action}"'
-    environment = {**environment, "WORD": ""}
     process = subprocess.Popen(["sh", "-c", command], cwd=folder, env=environment, start_new_session=True)
     assert wait_until(lambda: (folder / "started").exists() and (folder / "started").read_text() != "")
     number = int((folder / "started").read_text())
     os.killpg(process.pid, signal.SIGTERM)
     process.wait()
-    assert wait_until(lambda: not Path(f"/proc/{number}").exists())
+    assert wait_until(lambda: not is_running(number))
