@@ -34,22 +34,26 @@ import scipy
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 from scipy.sparse import csr_matrix
 
-from fairseq_ctxgates.context_gates.pmi import EOS, PMIOptions, count_tables, map_split
+from fairseq_ctxgates.context_gates.pmi import EOS, PMIOptions, count_tables, map_ids
 from fairseq_ctxgates.data.data_directory import find_splits
 
 SPECIAL_SYMBOLS = 4
+SENTENCES_AT_ONCE = 1 << 17  # what generating a corpus keeps in memory
 
 
 def make_corpus(folder: Path, sentences: int, length: int, types: int, seed: int) -> Path:
     """Binarize a random corpus; a larger one of the same seed begins with the smaller one."""
     folder.mkdir()
     cumulative = np.cumsum(1 / np.arange(1, types + 1))
+    dtype = np.uint16 if types < 65000 else np.int32
     for number, lang in enumerate(("de", "en")):
         generator = np.random.default_rng([seed, number])
-        ranks = np.searchsorted(cumulative / cumulative[-1], generator.random((sentences, length)))
-        ids = np.pad(ranks + SPECIAL_SYMBOLS, ((0, 0), (0, 1)), constant_values=EOS)
-        dtype = np.uint16 if types < 65000 else np.int32
-        ids.astype(dtype).tofile(folder / f"train.de-en.{lang}.bin")
+        with open(folder / f"train.de-en.{lang}.bin", "wb") as stream:
+            for first in range(0, sentences, SENTENCES_AT_ONCE):
+                rows = min(SENTENCES_AT_ONCE, sentences - first)
+                ranks = np.searchsorted(cumulative / cumulative[-1], generator.random((rows, length)))
+                ids = np.pad(ranks + SPECIAL_SYMBOLS, ((0, 0), (0, 1)), constant_values=EOS)
+                stream.write(ids.astype(dtype).data)
         with MMapIndexedDataset.Index.writer(str(folder / f"train.de-en.{lang}.idx"), dtype) as index:
             index.write([length + 1] * sentences)
         (folder / f"dict.{lang}.txt").write_text("".join(f"w{rank} 1\n" for rank in range(types)))
@@ -58,8 +62,8 @@ def make_corpus(folder: Path, sentences: int, length: int, types: int, seed: int
 
 def load_ids(folder: Path, lang: str, sentences: int) -> np.ndarray:
     """The token ids of the first sentences, (sentences, tokens), without end of sentence."""
-    text = map_split(find_splits(folder, "de", "en")[0])[lang == "en"]
-    return text.ids.reshape(len(text.start) - 1, -1)[:sentences, :-1]
+    split = find_splits(folder, "de", "en")[0]
+    return map_ids(split.text_prefix(lang)).reshape(len(split.load_language(lang)), -1)[:sentences, :-1]
 
 
 def timed(run: Callable[[], int]) -> Dict[str, float]:

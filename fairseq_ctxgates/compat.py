@@ -21,7 +21,6 @@ try:
     )
     from fairseq.data.indexed_dataset import (
         MMapIndexedDataset,
-        MMapIndexedDatasetBuilder,
         infer_dataset_impl,
     )
     from fairseq.data.multilingual import multilingual_utils
@@ -67,7 +66,6 @@ __all__ = [
     "LabelSmoothedCrossEntropyCriterion",
     "LabelSmoothedCrossEntropyCriterionConfig",
     "MMapIndexedDataset",
-    "MMapIndexedDatasetBuilder",
     "Sampling",
     "SequenceGenerator",
     "SequenceGeneratorWithAlignment",

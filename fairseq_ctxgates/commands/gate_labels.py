@@ -28,11 +28,13 @@ from fairseq_ctxgates.context_gates.pmi import (
     STRATEGIES,
     PMIOptions,
     PMITable,
+    Sentences,
     TableMetadata,
     check_split,
     count_tables,
+    count_types,
     label_split,
-    map_split,
+    map_ids,
 )
 from fairseq_ctxgates.data.data_directory import Split, fingerprint
 from fairseq_ctxgates.data.side_stream_writer import lock_streams, write_side_streams
@@ -149,12 +151,12 @@ def check_dictionaries(splits: List[Split]) -> None:
 
 
 def write_labels(
-    splits: Sequence[Split], labelled: Iterable[Tuple[Split, np.ndarray]], made_from: TableMetadata
+    splits: Sequence[Split], labelled: Iterable[Tuple[Split, Iterable[Sentences]]], made_from: TableMetadata
 ) -> Dict[Split, np.ndarray]:
     """Write the labels of all splits to their data directories, or those of none.
 
     Args:
-        labelled: each of the splits and the labels of its target tokens
+        labelled: each of the splits and the labels of its target tokens, from :func:`label_split`
         made_from: how and on what the tables were counted
 
     Returns:
@@ -167,10 +169,12 @@ def write_labels(
     counts = {}
     with write_side_streams(streams, np.uint8) as writers:
         for split, labels in labelled:
-            _, target = map_split(split)
-            for begin, end in zip(target.start[:-1], target.start[1:]):
-                writers[split.stream_prefix(GateLabels.name)].add(labels[begin:end])
-            counts[split] = np.bincount(labels[target.ids != EOS], minlength=3)
+            writer, counts[split] = writers[split.stream_prefix(GateLabels.name)], np.zeros(3, np.int64)
+            for some in labels:
+                writer.add_all(some.ids, np.diff(some.start))
+                counts[split] += count_types(some.ids, 3)
+            ids, types = map_ids(split.text_prefix(split.target_lang)), len(split.load_dictionary(split.target_lang))
+            counts[split][IGNORE] -= count_types(ids, types)[EOS]
     return counts
 
 

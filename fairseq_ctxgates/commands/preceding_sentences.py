@@ -128,8 +128,7 @@ def write_preceding(preceding: Dict[Split, np.ndarray], made_from: Dict[str, str
     }
     with write_side_streams(streams, np.int64) as writers:
         for writer, rows in zip(writers.values(), preceding.values()):
-            for row in rows:
-                writer.add([row] if row != NONE else [])
+            writer.add_all(rows[rows != NONE], rows != NONE)
 
 
 def report(preceding: Dict[Split, np.ndarray]) -> None:

@@ -17,6 +17,8 @@ from fairseq.data import Dictionary, IndexedRawTextDataset
 from fairseq_ctxgates.compat import MMapIndexedDataset, infer_dataset_impl
 from fairseq_ctxgates.errors import UserError, one_line
 
+ROWS_AT_ONCE = 1 << 20  # of an index, when all are gone through
+
 
 @dataclass(frozen=True)
 class Split:
@@ -150,10 +152,13 @@ def load_rows(prefix: Path) -> MMapIndexedDataset:
         raise UserError(f"{index_path} is damaged ({one_line(error)}): make it again") from error
     if not np.issubdtype(index.dtype, np.integer) or np.any(index.sizes < 0):
         raise UserError(f"{index_path} is damaged (its rows have no lengths): make it again")
-    ends = np.cumsum(index.sizes, dtype=np.int64) * np.dtype(index.dtype).itemsize
-    if not np.array_equal(index._pointers, np.append(0, ends[:-1])[: len(index)]):
-        raise UserError(f"{index_path} is damaged (its rows do not follow each other): make it again")
-    expected, found = int(ends[-1]) if len(index) else 0, data_path.stat().st_size
+    expected, found = 0, data_path.stat().st_size
+    for first in range(0, len(index), ROWS_AT_ONCE):
+        part = slice(first, first + ROWS_AT_ONCE)
+        ends = expected + np.cumsum(index.sizes[part], dtype=np.int64) * np.dtype(index.dtype).itemsize
+        if not np.array_equal(index._pointers[part], np.append(expected, ends[:-1])):
+            raise UserError(f"{index_path} is damaged (its rows do not follow each other): make it again")
+        expected = int(ends[-1])
     if found == 0:
         raise UserError(f"{data_path} is empty: was the text file empty?")
     if found != max(expected, 1):

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import struct
+from array import array
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Dict, Iterable, Iterator, Mapping, Sequence, Type, Union
 
 import numpy as np
-import torch
 
-from fairseq_ctxgates.compat import MMapIndexedDatasetBuilder
-from fairseq_ctxgates.data.data_directory import Split, digest_of
+from fairseq_ctxgates.compat import MMapIndexedDataset
+from fairseq_ctxgates.data.data_directory import ROWS_AT_ONCE, Split, digest_of
 from fairseq_ctxgates.files import atomic_write_group, named, naming
 from fairseq_ctxgates.locks import exclusive
 from fairseq_ctxgates.version import __version__
@@ -33,30 +34,52 @@ class SideStreamWriter:
         self.prefix, self.metadata = prefix, metadata
         self._data, self._index, self._json = files
         self._dtype = dtype
-        self._builder = MMapIndexedDatasetBuilder(str(self._data), dtype=dtype)
-        self._rows = 0
-        self._elements = 0
+        self._file = open(self._data, "wb")
+        self._sizes = array("i")  # of 32 bits, as in the index
 
     def add(self, row: Row) -> None:
         """Append the row of the next sentence, one-dimensional and of any length."""
+        self.add_all(np.asarray(row, dtype=self._dtype), [len(row)])
+
+    def add_all(self, elements: np.ndarray, sizes: Union[np.ndarray, Sequence[int]]) -> None:
+        """Append the rows of the next sentences, one after the other in ``elements``, and of these sizes."""
         try:
-            self._builder.add_item(torch.from_numpy(np.asarray(row, dtype=self._dtype)))
+            self._file.write(np.ascontiguousarray(elements, dtype=self._dtype).data)
         except OSError as error:
             raise named(error, self.prefix) from error
-        self._rows += 1
-        self._elements += len(row)
+        self._sizes.frombytes(np.asarray(sizes, dtype=np.int32).tobytes())
 
     def finish(self) -> None:
         """Write the index and the JSON file."""
-        self._builder.finalize(str(self._index))
-        if self._elements == 0:
+        if not any(self._sizes):
             # An empty file cannot be memory-mapped, so a stream of empty rows carries one byte that no row points to.
-            self._data.write_bytes(b"\0")
-        metadata = {"rows": self._rows, "version": __version__, **self.metadata}
+            self._file.write(b"\0")
+        self._file.close()
+        write_index(self._index, self._dtype, np.frombuffer(self._sizes, np.int32))
+        metadata = {"rows": len(self._sizes), "version": __version__, **self.metadata}
         metadata["digest"] = digest_of(self._index, self._data, metadata=metadata)
         with open(self._json, "w", encoding="utf-8") as file:
             json.dump(metadata, file, indent=2, sort_keys=True)
             file.write("\n")
+
+
+def write_index(path: Path, dtype: Type[np.generic], sizes: np.ndarray) -> None:
+    """Write the index of memory-mapped rows as fairseq does, which has a Python object for each row meanwhile.
+
+    Args:
+        dtype: NumPy type of a row's elements
+        sizes: the number of elements of each row, (rows,) int32
+    """
+    with MMapIndexedDataset.Index.writer(str(path), dtype):
+        pass  # has the header written
+    with open(path, "ab") as file:
+        file.write(struct.pack("<Q", len(sizes)))
+        file.write(sizes.data)
+        begin = 0
+        for first in range(0, len(sizes), ROWS_AT_ONCE):
+            ends = begin + np.cumsum(sizes[first : first + ROWS_AT_ONCE], dtype=np.int64) * np.dtype(dtype).itemsize
+            file.write(np.append(begin, ends[:-1]).data)
+            begin = int(ends[-1])
 
 
 @contextmanager

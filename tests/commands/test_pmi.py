@@ -8,7 +8,7 @@ import random
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Sequence, Tuple
 
 import numpy as np
 import pytest
@@ -28,6 +28,8 @@ from fairseq_ctxgates.context_gates.pmi import (
     load_labeller,
     table_path,
 )
+from fairseq_ctxgates.context_gates.pmi.labelling import TOKEN_BYTES, make_blocks
+from fairseq_ctxgates.context_gates.pmi.sentences import map_split
 from fairseq_ctxgates.data.data_directory import Split, find_splits
 from fairseq_ctxgates.errors import UserError
 from tests.helpers.corpus import Pair, binarize, make_dictionary, write_split
@@ -100,9 +102,8 @@ def look_up(table: PMITable, folder: Path, context_lang: str, pairs: Sequence[st
     ).tolist()
 
 
-def rows(labels: np.ndarray, pairs: Sequence[Pair]) -> List[List[int]]:
-    lengths = [len(target.split()) + 1 for _, target in pairs]
-    return [row.tolist() for row in np.split(labels, np.cumsum(lengths)[:-1])]
+def rows(labels: Iterable[Sentences]) -> List[List[int]]:
+    return [row.tolist() for some in labels for row in np.split(some.ids, some.start[1:-1])]
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +123,7 @@ def test_tables_worked_by_hand(by_hand):
 
 def test_labels_worked_by_hand(by_hand):
     count(by_hand)
-    assert rows(label_split(training_splits(by_hand)[0], by_hand), PAIRS) == LABELS
+    assert rows(label_split(training_splits(by_hand)[0], by_hand)) == LABELS
 
 
 def test_labels_of_a_sentence_and_of_words_predicted_in_it(by_hand):
@@ -277,20 +278,35 @@ def test_agrees_with_brute_force(tmp_path, counts, strategy, measure):
     assert monolingual.total == sum(expected.monolingual.values())
     assert len(bilingual) == sum(n >= 2 for n in expected.bilingual.values())
     for split, pairs in zip(find_splits(folder, "de", "en"), (train, valid)):
-        assert rows(label_split(split, folder), pairs) == expected.labels(pairs)
+        assert rows(label_split(split, folder)) == expected.labels(pairs)
 
 
 @pytest.mark.process
-def test_same_bytes_whatever_the_number_of_blocks_and_processes(tmp_path):
+@pytest.mark.parametrize("min_count", [1, 3])
+def test_same_bytes_whatever_the_number_of_blocks_and_processes(tmp_path, min_count):
+    """Blocks of several types; of one type, counted in parts of the text; and sentences labelled one by one."""
     folder = binarize(tmp_path, {"train": random_pairs(400, seed=3)}, "de", "en")
     split = training_splits(folder)[0]
     results = []
     with ProcessPoolExecutor(2) as executor:
         for resources in ({}, {"memory": 8000}, {"memory": 1, "workers": 2, "executor": executor}):
-            count_tables([split], folder, PMIOptions(), **resources)
+            count_tables([split], folder, PMIOptions(min_count=min_count), **resources)
             tables = [table_path(folder, name, "de", "en").read_bytes() for name in ("bilingual", "monolingual")]
-            results.append((*tables, label_split(split, folder, **resources).tobytes()))
+            results.append((*tables, rows(label_split(split, folder, **resources))))
     assert results[0] == results[1] == results[2]
+
+
+def test_a_frequent_word_is_labelled_in_sections(tmp_path: Path) -> None:
+    """The end of sentence is in each, so its occurrences alone outgrow a small memory; each block fits all the same."""
+    folder = binarize(tmp_path, {"train": random_pairs(400, seed=3)}, "de", "en")
+    split, memory = training_splits(folder)[0], 8000
+    _, target = map_split(split, tmp_path)
+    assert 400 * TOKEN_BYTES > memory
+    sections = make_blocks(split, target, folder, tmp_path, memory, workers=2)
+    blocks = [block for section in sections for block in section]
+    assert max(block.occurrences.sum() for block in blocks) * TOKEN_BYTES <= 1.5 * memory / 2 / 2
+    assert sum(block.occurrences.sum() for block in blocks) == len(target.ids)
+    assert [section[0].sentences[0] for section in sections[1:]] == [one[0].sentences[1] for one in sections[:-1]]
 
 
 def test_a_vocabulary_that_needs_more_than_16_bits(tmp_path):
@@ -304,7 +320,7 @@ def test_a_vocabulary_that_needs_more_than_16_bits(tmp_path):
     assert bilingual.counts.columns.min() >= 1 << 16
     assert look_up(bilingual, tmp_path, "de", list(BILINGUAL)) == pytest.approx(list(BILINGUAL.values()))
     assert look_up(monolingual, tmp_path, "en", list(MONOLINGUAL)) == pytest.approx(list(MONOLINGUAL.values()))
-    assert rows(label_split(training_splits(tmp_path)[0], tmp_path), PAIRS) == LABELS
+    assert rows(label_split(training_splits(tmp_path)[0], tmp_path)) == LABELS
 
 
 def test_tables_can_be_read_by_numpy_and_scipy(by_hand):

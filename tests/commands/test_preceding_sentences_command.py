@@ -276,12 +276,12 @@ def test_interrupted_writing_leaves_the_old_stream(data, tmp_path, monkeypatch, 
     run(data, "--documents", f"train={write(tmp_path / 'train.docids', TRAIN_NAMES)}")
     before = contents(data)
 
-    def add(writer: SideStreamWriter, row: np.ndarray) -> None:
+    def add_all(writer: SideStreamWriter, elements: np.ndarray, sizes: np.ndarray) -> None:
         if stop == "full disk":
             raise OSError(28, "No space left on device")
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(SideStreamWriter, "add", add)
+    monkeypatch.setattr(SideStreamWriter, "add_all", add_all)
     with pytest.raises(UserError if stop == "full disk" else SystemExit) as error:
         run(data, "--one-document")
     if stop == "full disk":

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import AbstractSet, Any, Dict, Iterator, List
+from typing import AbstractSet, Any, Dict, Iterator, List, Type
 
 import numpy as np
 import pytest
 import torch
 from fairseq.data import data_utils
+from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 from fairseq.dataclass import FairseqDataclass
 
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE
+from fairseq_ctxgates.data import side_stream_writer
 from fairseq_ctxgates.data.data_directory import Split, find_splits, fingerprint
 from fairseq_ctxgates.data.side_stream import SideStream
 from fairseq_ctxgates.data.side_stream_writer import write_side_stream, write_side_streams
@@ -204,6 +206,23 @@ def test_max_tokens_counts_what_a_stream_adds(with_sketches: Any) -> None:
     assert max(batch["target"].numel() for batch in found) > 60, "the batches without long sketches are large"
     dataset = with_sketches.dataset("train")
     assert (dataset.num_tokens(10), dataset.num_tokens(11)) == (50, dataset.dataset.num_tokens(11))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.int64])
+def test_files_are_those_of_fairseq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: Type[np.generic]) -> None:
+    """Rows of one sentence and of several, with an index of several pieces."""
+    rows = [[number] * (number % 4) for number in range(50)]
+    theirs = MMapIndexedDatasetBuilder(str(tmp_path / "theirs.bin"), dtype=dtype)
+    for row in rows:
+        theirs.add_item(torch.tensor(row, dtype=torch.int64))
+    theirs.finalize(str(tmp_path / "theirs.idx"))
+    monkeypatch.setattr(side_stream_writer, "ROWS_AT_ONCE", 7)
+    with write_side_streams({tmp_path / "ours": {}}, dtype) as writers:
+        writers[tmp_path / "ours"].add_all(np.concatenate(rows[:40]), [len(row) for row in rows[:40]])
+        for row in rows[40:]:
+            writers[tmp_path / "ours"].add(row)
+    for end in ("bin", "idx"):
+        assert (tmp_path / f"ours.{end}").read_bytes() == (tmp_path / f"theirs.{end}").read_bytes()
 
 
 def test_a_stream_of_empty_rows(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

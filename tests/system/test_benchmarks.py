@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import timing, transformer_speed
+from benchmarks import gate_labels_scale, timing, transformer_speed
 from fairseq_ctxgates.relations.stream import pack_tuples
 from tests.helpers.corpus import binarize
 from tests.helpers.fairseq_commands import make_pairs, write_gate_labels, write_relations
@@ -76,6 +76,18 @@ def test_what_is_measured_on_a_gpu(tmp_path: Path, warm_python: WarmPython) -> N
     assert "fairseq-train" in (tmp_path / "results" / "evidence.txt").read_text()
     assert "1 passed" in (tmp_path / "results" / "tests.txt").read_text()
     assert run() == ""
+
+
+@pytest.mark.process
+def test_what_labels_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--sentences", "50", "100", "--length", "5", "--types", "20", "--json", str(tmp_path / "scale.json")]
+    monkeypatch.setattr(sys, "argv", ["gate_labels_scale.py", *options])
+    gate_labels_scale.main()
+    found = json.loads((tmp_path / "scale.json").read_text())["results"]
+    assert [result["sentences"] for result in found] == [50, 100]
+    assert found[1]["pairs"] > found[0]["pairs"] > 0
+    assert 1 << 25 < found[0]["own_memory"] < 1 << 33
+    assert "| 100 |" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("noise", [0.05, 0.2])

@@ -12,7 +12,7 @@ dense row at a time is enough for a corpus of any size, and several processes ca
 from fairseq_ctxgates.context_gates.pmi.counting import DEFAULT_MEMORY, count_tables, load_tables
 from fairseq_ctxgates.context_gates.pmi.kernels import EOS
 from fairseq_ctxgates.context_gates.pmi.labelling import GateLabeller, label_split, load_labeller
-from fairseq_ctxgates.context_gates.pmi.sentences import Sentences, check_split, map_split
+from fairseq_ctxgates.context_gates.pmi.sentences import Sentences, check_split, count_types, map_ids
 from fairseq_ctxgates.context_gates.pmi.table import (
     COUNTS,
     MEASURES,
@@ -36,9 +36,10 @@ __all__ = [
     "TableMetadata",
     "check_split",
     "count_tables",
+    "count_types",
     "label_split",
     "load_labeller",
     "load_tables",
-    "map_split",
+    "map_ids",
     "table_path",
 ]

@@ -8,6 +8,7 @@ so the cost is one step for each pair of each sentence.
 from __future__ import annotations
 
 import hashlib
+import math
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,9 +22,12 @@ from tqdm import tqdm
 from fairseq_ctxgates.context_gates.pmi.kernels import EOS, group_contexts, tally_contexts, types_of_sentences
 from fairseq_ctxgates.context_gates.pmi.sentences import (
     Sentences,
+    StartsFile,
     count_types,
+    divide_evenly,
     divide_rows,
     map_array,
+    map_ids,
     map_split,
     smallest_dtype,
     starts,
@@ -69,6 +73,8 @@ class CountingBlock:
     first: the first target type
     occurrences (types): the number of sentences with each type
     pairs: the number of pairs to count, in both tables
+    parts: in how many parts of the text, one after another, so that the contexts of each fit in memory; more than one
+        for a single type only
     widths, capacities: for each of the two tables, see :func:`tally_contexts`
     min_count: pairs with a lower count are left out
     """
@@ -78,6 +84,7 @@ class CountingBlock:
     first: int
     occurrences: np.ndarray
     pairs: int
+    parts: int
     widths: Tuple[int, int]
     capacities: Tuple[int, int]
     min_count: int
@@ -85,6 +92,15 @@ class CountingBlock:
     def part_path(self, name: str, array: str) -> Path:
         """The file of this block's part of an array of the table ``name``."""
         return self.scratch / f"{name}.{self.number}.{array}"
+
+
+class Pairs(NamedTuple):
+    """The pairs of a block's rows, see :func:`tally_contexts`."""
+
+    columns: np.ndarray
+    counts: np.ndarray
+    sizes: np.ndarray
+    column_counts: np.ndarray
 
 
 class Marginals(NamedTuple):
@@ -112,7 +128,7 @@ def count_tables(
     Args:
         splits: the training data of one language pair; all have the same dictionaries (see :func:`check_split`)
         folder: folder for the tables; its file system also needs space for a scratch folder, about 10 bytes for each
-            token and 8 bytes for each distinct pair
+            token, 32 for each sentence pair and 8 for each distinct pair
         memory: bytes for the arrays of all processes together
         workers: number of processes of the executor
         executor: runs the blocks in processes that see the same files; the result does not depend on it
@@ -168,9 +184,8 @@ def collect_types(
     splits: Sequence[Split], scratch: Path, widths: Tuple[int, int], show_progress: bool
 ) -> TypeStatistics:
     """Write the types of all sentences to the scratch folder, see :func:`types_of_sentences`."""
-    texts = [map_split(split) for split in splits]
+    texts = [map_split(split, scratch, f"text{number}") for number, split in enumerate(splits)]
     occurrences, pairs = np.zeros(widths[1], np.int64), np.zeros((2, widths[1]), np.int64)
-    sizes: List[List[np.ndarray]] = [[], []]
     bar = tqdm(
         total=sum(len(source.start) - 1 for source, _ in texts),
         desc="reading",
@@ -181,6 +196,9 @@ def collect_types(
     names = ("source.types", "target.types", "target.preceding")
     with naming(scratch), bar, ExitStack() as stack:
         files = [stack.enter_context(open(scratch / name, "wb")) for name in names]
+        source_start, target_start = (
+            stack.enter_context(StartsFile(scratch / f"{role}.start")) for role in ("source", "target")
+        )
         for source, target in sentence_chunks(texts):
             source_types, _, source_sizes = types_of_sentences(*source, widths[0])
             target_types, preceding, target_sizes = types_of_sentences(*target, widths[1])
@@ -190,20 +208,17 @@ def collect_types(
             occurrences += np.bincount(target_types, minlength=widths[1])
             pairs[0] += weighted_count(target_types, np.repeat(source_sizes, target_sizes), widths[1])
             pairs[1] += weighted_count(target_types, preceding, widths[1])
-            sizes[0].append(source_sizes)
-            sizes[1].append(target_sizes)
+            source_start.add(source_sizes)
+            target_start.add(target_sizes)
             bar.update(len(source_sizes))
-    for name, chunk_sizes in zip(("source.start", "target.start"), sizes):
-        write_array(scratch / name, starts(np.concatenate(chunk_sizes)))
     return TypeStatistics(occurrences, pairs)
 
 
 def token_frequencies(splits: Sequence[Split], widths: Tuple[int, int]) -> List[np.ndarray]:
     """The number of tokens of each source type and of each target type, without end of sentence."""
-    texts = [map_split(split) for split in splits]
     frequencies = [
-        np.sum([count_types(text[language].ids, width) for text in texts], axis=0)
-        for language, width in enumerate(widths)
+        np.sum([count_types(map_ids(split.text_prefix(lang)), width) for split in splits], axis=0)
+        for lang, width in zip((splits[0].source_lang, splits[0].target_lang), widths)
     ]
     for frequency in frequencies:
         frequency[EOS] = 0
@@ -214,8 +229,8 @@ def sentence_chunks(texts: Sequence[Tuple[Sentences, Sentences]]) -> Iterator[Tu
     """Source and target of at most ``SENTENCES_AT_ONCE`` sentence pairs at a time."""
     for source, target in texts:
         for first in range(0, len(source.start) - 1, SENTENCES_AT_ONCE):
-            chunk = slice(first, first + SENTENCES_AT_ONCE + 1)
-            yield Sentences(source.ids, source.start[chunk]), Sentences(target.ids, target.start[chunk])
+            last = first + SENTENCES_AT_ONCE
+            yield source.between(first, last), target.between(first, last)
 
 
 def weighted_count(types: np.ndarray, weights: np.ndarray, vocabulary: int) -> np.ndarray:
@@ -238,6 +253,7 @@ def make_blocks(
             first=first,
             occurrences=statistics.occurrences[first:last],
             pairs=int(work[first:last].sum()),
+            parts=math.ceil(int(statistics.occurrences[first]) * OCCURRENCE_BYTES / memory) if last == first + 1 else 1,
             widths=widths,
             capacities=(int(distinct[0, first:last].sum()), int(distinct[1, first:last].sum())),
             min_count=min_count,
@@ -262,12 +278,12 @@ def run_blocks(blocks: List[CountingBlock], executor: Optional[Executor], show_p
 
 def count_block(block: CountingBlock) -> Tuple[Marginals, Marginals]:
     """Count one block of target types for both tables, and write the pairs to the scratch folder."""
-    source, target, preceding = map_types(block.scratch, block.widths)
-    row_start = starts(block.occurrences)
-    spans = group_contexts(target.ids, target.start, source.start, preceding, block.first, row_start)
-    bilingual = tally_block(block, 0, row_start, spans, source.ids)
-    monolingual = tally_block(block, 1, row_start, spans, target.ids)
-    return bilingual, monolingual
+    text = map_types(block.scratch, block.widths)
+    in_order = (
+        tally_block(block, *text, block.occurrences, block.min_count) if block.parts <= 1 else tally_row(block, *text)
+    )
+    # One after the other: the pairs of both tables need not fit in memory together.
+    return write_pairs(block, NAMES[0], next(in_order)), write_pairs(block, NAMES[1], next(in_order))
 
 
 def map_types(scratch: Path, widths: Tuple[int, int]) -> Tuple[Sentences, Sentences, np.ndarray]:
@@ -283,15 +299,52 @@ def map_types(scratch: Path, widths: Tuple[int, int]) -> Tuple[Sentences, Senten
 
 
 def tally_block(
-    block: CountingBlock, table: int, row_start: np.ndarray, spans: np.ndarray, contexts: np.ndarray
-) -> Marginals:
-    """Count one block for one table (its index in ``NAMES``) and write the pairs to files."""
-    columns, counts, sizes, column_counts, _ = tally_contexts(
-        row_start, spans[:, table], contexts, block.widths[table], block.capacities[table], block.min_count
-    )
-    write_array(block.part_path(NAMES[table], "columns"), columns)
-    write_array(block.part_path(NAMES[table], "pair_counts"), counts)
-    return Marginals(sizes, column_counts)
+    block: CountingBlock,
+    source: Sentences,
+    target: Sentences,
+    preceding: np.ndarray,
+    occurrences: np.ndarray,
+    min_count: int,
+) -> Iterator[Pairs]:
+    """The pairs of a block in some sentences: those of the bilingual table, then those of the monolingual one.
+
+    Args:
+        source, target, preceding: see :func:`map_types`
+        occurrences (types): the number of these sentences with each type of the block
+    """
+    row_start = starts(occurrences)
+    spans = group_contexts(target.ids, target.start, source.start, preceding, block.first, row_start)
+    for table, contexts in enumerate((source.ids, target.ids)):
+        width, capacity = block.widths[table], block.capacities[table]
+        yield Pairs(*tally_contexts(row_start, spans[:, table], contexts, width, capacity, min_count)[:4])
+
+
+def tally_row(block: CountingBlock, source: Sentences, target: Sentences, preceding: np.ndarray) -> Iterator[Pairs]:
+    """As :func:`tally_block` for all sentences, for a single type that is in too many of them to be counted at once."""
+    parts = []
+    for first, last in divide_evenly(len(target.start) - 1, block.parts):
+        ids = target.ids[target.start[first] : target.start[last]]
+        occurrences = count_types(ids, block.widths[1])[block.first : block.first + 1]
+        text = (source.between(first, last), target.between(first, last), preceding)
+        parts.append(list(tally_block(block, *text, occurrences, min_count=1)))
+    for table in zip(*parts):
+        yield add_rows(table, block.min_count)
+
+
+def add_rows(parts: Sequence[Pairs], min_count: int) -> Pairs:
+    """One row from those of the parts of a text, with the columns in the order in which they were first found."""
+    column_counts = np.sum([part.column_counts for part in parts], axis=0)
+    found = np.concatenate([part.columns for part in parts])
+    columns = found[np.sort(np.unique(found, return_index=True)[1])]
+    columns = columns[column_counts[columns] >= min_count]
+    return Pairs(columns, column_counts[columns].astype(np.uint32), np.array([len(columns)]), column_counts)
+
+
+def write_pairs(block: CountingBlock, name: str, pairs: Pairs) -> Marginals:
+    """Write the pairs of one block of the table ``name`` to files."""
+    write_array(block.part_path(name, "columns"), pairs.columns)
+    write_array(block.part_path(name, "pair_counts"), pairs.counts)
+    return Marginals(pairs.sizes, pairs.column_counts)
 
 
 def table_arrays(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Optional, Tuple
+from typing import Iterator, Optional, Sequence, Tuple
 
 import numpy as np
 from tqdm import tqdm
@@ -16,6 +17,7 @@ from fairseq_ctxgates.context_gates.pmi.kernels import EOS, group_contexts, scor
 from fairseq_ctxgates.context_gates.pmi.sentences import (
     Sentences,
     count_types,
+    divide_evenly,
     divide_rows,
     map_split,
     starts,
@@ -98,23 +100,25 @@ class GateLabeller:
 
 @dataclass(frozen=True)
 class LabellingBlock:
-    """A unit of work: consecutive target types whose occurrences in a split are labelled.
+    """A unit of work: consecutive target types whose occurrences in consecutive sentences of a split are labelled.
 
     folder: folder of the tables
     scratch: folder for the result
+    sentences: the first of the sentences, and the one after the last
     first: the first target type
-    occurrences (types): how often each type occurs in the target
+    occurrences (types): how often each type occurs in the target of these sentences
     """
 
     split: Split
     folder: Path
     scratch: Path
+    sentences: Tuple[int, int]
     first: int
     occurrences: np.ndarray
 
     def part_path(self, array: str) -> Path:
         """The file of this block's ``positions`` or ``labels``."""
-        return self.scratch / f"{self.first}.{array}"
+        return self.scratch / f"{self.sentences[0]}.{self.first}.{array}"
 
 
 def label_split(
@@ -124,41 +128,71 @@ def label_split(
     workers: int = 1,
     executor: Optional[Executor] = None,
     show_progress: bool = False,
-) -> np.ndarray:
-    """Label all target tokens of a split with the tables in ``folder``.
+) -> Iterator[Sentences]:
+    """Label all target tokens of a split with the tables in ``folder``, some sentences after the other.
 
     Args:
         split: a split with the dictionaries of the tables (see :func:`check_split`)
-        folder: folder of the tables; its file system also needs space for a scratch folder, 9 bytes for each token
+        folder: folder of the tables; its file system also needs space for a scratch folder, 9 bytes for each token and
+            16 for each sentence pair
         memory, workers, executor: as in :func:`count_tables`
 
-    Returns:
-        (target tokens) uint8
+    Yields:
+        labels in the place of token ids, uint8
     """
-    _, target = map_split(split)
-    occurrences = count_types(target.ids, vocabulary_size(split, split.target_lang))
-    num_blocks = max(1, min(8 * workers, len(target.ids) // TOKENS_AT_ONCE))
-    ranges = divide_rows(occurrences, occurrences * TOKEN_BYTES, memory / 2 / workers, num_blocks)
-    labels = np.full(len(target.ids), IGNORE, np.uint8)
-    bar = tqdm(
-        total=len(labels), desc=f"labelling {split.name}", unit=" tokens", unit_scale=True, disable=not show_progress
-    )
-    with bar, scratch_folder(folder, "pmi") as scratch:
-        # Another process may have another working directory.
-        places = (replace(split, data_dir=split.data_dir.absolute()), folder.absolute(), scratch.absolute())
-        blocks = [LabellingBlock(*places, first, occurrences[first:last]) for first, last in ranges]
-        for block, tokens in zip(blocks, (map if executor is None else executor.map)(label_block, blocks)):
-            positions = np.fromfile(block.part_path("positions"), np.int64)
-            labels[positions] = np.fromfile(block.part_path("labels"), np.uint8)
-            bar.update(tokens)
-    return labels
+    # Another process may have another working directory.
+    split, folder = replace(split, data_dir=split.data_dir.absolute()), folder.absolute()
+    with scratch_folder(folder, "pmi") as scratch:
+        _, target = map_split(split, scratch)
+        bar = tqdm(
+            total=len(target.ids),
+            desc=f"labelling {split.name}",
+            unit=" tokens",
+            unit_scale=True,
+            disable=not show_progress,
+        )
+        sections = make_blocks(split, target, folder, scratch, memory, workers)
+        blocks = [block for section in sections for block in section]
+        results = (map if executor is None else executor.map)(label_block, blocks)
+        with bar:
+            for section in sections:
+                start = target.start[section[0].sentences[0] : section[0].sentences[1] + 1]
+                labels = np.full(start[-1] - start[0], IGNORE, np.uint8)
+                for block in section:
+                    bar.update(next(results))
+                    positions = np.fromfile(block.part_path("positions"), np.int64)
+                    labels[positions - start[0]] = np.fromfile(block.part_path("labels"), np.uint8)
+                yield Sentences(labels, start - start[0])
+
+
+def make_blocks(
+    split: Split, target: Sentences, folder: Path, scratch: Path, memory: int, workers: int
+) -> Sequence[Sequence[LabellingBlock]]:
+    """The blocks of consecutive sections of the text, as few as memory allows: the type that occurs most often in a
+    section must fit in a process's share, and the labels of a section in a quarter of the memory."""
+    types, share = vocabulary_size(split, split.target_lang), memory / 2 / workers
+    most = int(count_types(target.ids, types).max()) * TOKEN_BYTES
+    parts = divide_evenly(len(target.start) - 1, math.ceil(max(most / share, len(target.ids) / (memory / 4))))
+    sections = []
+    for first, last in parts:
+        ids = target.ids[target.start[first] : target.start[last]]
+        occurrences = count_types(ids, types)
+        num_blocks = max(1, min(math.ceil(8 * workers / len(parts)), len(ids) // TOKENS_AT_ONCE))
+        rows = divide_rows(occurrences, occurrences * TOKEN_BYTES, share, num_blocks)
+        sections.append(
+            [
+                LabellingBlock(split, folder, scratch, (first, last), begin, occurrences[begin:end])
+                for begin, end in rows
+            ]
+        )
+    return sections
 
 
 def label_block(block: LabellingBlock) -> int:
     """Write positions and labels to the scratch folder, see :meth:`GateLabeller.label_types`; return their number."""
     split = block.split
     labeller = GateLabeller(*load_tables(block.folder, split.source_lang, split.target_lang, verify=False))
-    source, target = map_split(split)
+    source, target = (text.between(*block.sentences) for text in map_split(split, block.scratch))
     positions, labels = labeller.label_types(source, target, target.ids, block.first, starts(block.occurrences))
     write_array(block.part_path("positions"), positions)
     write_array(block.part_path("labels"), labels)

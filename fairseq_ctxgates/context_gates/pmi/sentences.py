@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import List, NamedTuple, Tuple
+from types import TracebackType
+from typing import List, NamedTuple, Optional, Sequence, Tuple, Type
 
 import numpy as np
 
 from fairseq_ctxgates.compat import MMapIndexedDataset
-from fairseq_ctxgates.data.data_directory import Split
+from fairseq_ctxgates.data.data_directory import ROWS_AT_ONCE, Split
 from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.files import naming
 
 
 class Sentences(NamedTuple):
@@ -21,6 +23,10 @@ class Sentences(NamedTuple):
 
     ids: np.ndarray
     start: np.ndarray
+
+    def between(self, first: int, last: int) -> Sentences:
+        """The sentences from ``first`` to before ``last``, in the same array of ids."""
+        return Sentences(self.ids, self.start[first : last + 1])
 
 
 def map_array(path: Path, dtype: np.dtype) -> np.ndarray:
@@ -34,15 +40,53 @@ def starts(sizes: np.ndarray) -> np.ndarray:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
 
 
-def map_language(prefix: Path) -> Sentences:
-    """Memory-map one language of a split that fairseq binarized."""
-    index = MMapIndexedDataset.Index(f"{prefix}.idx")
-    return Sentences(map_array(Path(f"{prefix}.bin"), index.dtype), starts(index.sizes))
+class StartsFile:
+    """Writes the array of :func:`starts` to a file piece by piece: of a large corpus it has gigabytes."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = open(path, "wb")
+        self._file.write(np.zeros(1, np.int64).data)
+        self._end = 0
+
+    def add(self, sizes: np.ndarray) -> None:
+        """The sizes of the next runs."""
+        ends = self._end + np.cumsum(sizes, dtype=np.int64)
+        self._file.write(ends.data)
+        self._end = int(ends[-1]) if len(ends) else self._end
+
+    def __enter__(self) -> StartsFile:
+        return self
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        self._file.close()
 
 
-def map_split(split: Split) -> Tuple[Sentences, Sentences]:
-    """Memory-map source and target of a split."""
-    return map_language(split.text_prefix(split.source_lang)), map_language(split.text_prefix(split.target_lang))
+def map_ids(prefix: Path) -> np.ndarray:
+    """Memory-map the token ids of one language of a split that fairseq binarized, (tokens,)."""
+    return map_array(Path(f"{prefix}.bin"), MMapIndexedDataset.Index(f"{prefix}.idx").dtype)
+
+
+def map_language(prefix: Path, start: Path) -> Sentences:
+    """Memory-map one language of a split that fairseq binarized.
+
+    Args:
+        start: the file for where sentences begin, which is mapped too; it is written if it is not there
+    """
+    if not start.exists():
+        index = MMapIndexedDataset.Index(f"{prefix}.idx")  # keeps the memory map alive, which holds the sizes
+        with naming(start), StartsFile(start) as file:
+            for first in range(0, len(index), ROWS_AT_ONCE):
+                file.add(index.sizes[first : first + ROWS_AT_ONCE])
+    return Sentences(map_ids(prefix), map_array(start, np.dtype(np.int64)))
+
+
+def map_split(split: Split, scratch: Path, name: str = "text") -> Tuple[Sentences, Sentences]:
+    """Memory-map source and target of a split, with files ``<name>.source`` and ``<name>.target`` in a scratch folder
+    for where their sentences begin. Processes that shall share the files call this after the first has."""
+    source, target = (split.text_prefix(lang) for lang in (split.source_lang, split.target_lang))
+    return map_language(source, scratch / f"{name}.source"), map_language(target, scratch / f"{name}.target")
 
 
 def vocabulary_size(split: Split, lang: str) -> int:
@@ -64,15 +108,21 @@ def check_split(split: Split) -> None:
             f"align the two texts line by line and run fairseq-preprocess again"
         )
     for lang, prefix in zip(langs, prefixes):
-        split.check_token_ids(lang, map_language(prefix).ids, vocabulary_size(split, lang))
+        split.check_token_ids(lang, map_ids(prefix), vocabulary_size(split, lang))
 
 
 def count_types(ids: np.ndarray, size: int) -> np.ndarray:
     """How often each of ``size`` types occurs in a text."""
     counts = np.zeros(size, np.int64)
-    for first in range(0, len(ids), 1 << 20):  # in parts: bincount converts each id to eight bytes
-        counts += np.bincount(ids[first : first + (1 << 20)], minlength=size)
+    for first in range(0, len(ids), ROWS_AT_ONCE):  # in parts: bincount converts each id to eight bytes
+        counts += np.bincount(ids[first : first + ROWS_AT_ONCE], minlength=size)
     return counts
+
+
+def divide_evenly(number: int, parts: int) -> Sequence[Tuple[int, int]]:
+    """Divide so many rows into at most so many consecutive blocks ``(first, last + 1)`` of about equal size."""
+    bounds = np.linspace(0, number, max(1, min(parts, number)) + 1).astype(np.int64).tolist()
+    return list(zip(bounds[:-1], bounds[1:]))
 
 
 def smallest_dtype(size: int) -> np.dtype:
