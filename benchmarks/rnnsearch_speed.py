@@ -60,7 +60,7 @@ def build(name: str, args: Namespace) -> Dict[str, Work]:
 def compare_pair(args: Namespace, first: str, second: str) -> List[Dict[str, Any]]:
     """The speeds of training and decoding of two systems."""
     with SystemProcess(first, build, first, args) as one, SystemProcess(second, build, second, args) as other:
-        return [compare_speed(what, one, other, args.blocks) for what in ("training", "decoding")]
+        return [compare_speed(what, one, other, args.blocks, args.patience) for what in ("training", "decoding")]
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ import sys
 import time
 from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Type
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Type
 
 import torch
 from tqdm import tqdm
@@ -92,19 +92,35 @@ def _serve(pipe: Connection, build: Callable[..., Dict[str, Work]], arguments: A
         pipe.send(Block(tokens, time.perf_counter() - start, time.process_time() - processor_start))
 
 
-def compare_speed(what: str, stock: SystemProcess, ours: SystemProcess, blocks: int) -> Dict[str, Any]:
+def noise_of(pairs: Sequence[Mapping[str, Block]]) -> float:
+    """How much the speeds of one model's blocks, which do the same work, differ: the largest over the smallest, less 1,
+    of the model whose blocks differ most."""
+    speeds = [[pair[name].tokens / pair[name].seconds for pair in pairs] for name in pairs[0]]
+    return max(max(of_system) / min(of_system) - 1 for of_system in speeds)
+
+
+def compare_speed(
+    what: str, stock: SystemProcess, ours: SystemProcess, blocks: int, patience: int = 0
+) -> Dict[str, Any]:
     """The speeds of two models, their ratio, and the ratio that their multiply-adds allow.
 
     Args:
         what: the name of the work
         blocks: how many times each model does it
+        patience: how many more times, at most, where the machine is not quiet. The blocks that count are consecutive
+            ones, and they are chosen by the noise of each model's own, never by the ratio
     """
-    found: Dict[str, List[Block]] = {stock.name: [], ours.name: []}
+    pairs: List[Dict[str, Block]] = []
     for system in (stock, ours):
         system.run(what)  # warm up
-    for number in tqdm(range(blocks), desc=what, unit="block"):
-        for system in (stock, ours) if number % 2 == 0 else (ours, stock):
-            found[system.name].append(system.run(what))
+    with tqdm(total=blocks + patience, desc=what, unit="block") as bar:
+        while len(pairs) < blocks or (noise_of(pairs[-blocks:]) > MAX_NOISE and len(pairs) < blocks + patience):
+            in_turn = (stock, ours) if len(pairs) % 2 == 0 else (ours, stock)
+            pairs.append({system.name: system.run(what) for system in in_turn})
+            bar.update()
+    windows = [pairs[first : first + blocks] for first in range(len(pairs) - blocks + 1)]
+    chosen = min(windows, key=noise_of)
+    found = {name: [pair[name] for pair in chosen] for name in (stock.name, ours.name)}
     speeds = {name: [block.tokens / block.seconds for block in of_system] for name, of_system in found.items()}
     ratios = [b / a for a, b in zip(speeds[stock.name], speeds[ours.name])]
     counts = {system.name: system.multiply_adds[what] for system in (stock, ours)}
@@ -118,7 +134,8 @@ def compare_speed(what: str, stock: SystemProcess, ours: SystemProcess, blocks: 
         "ratio_by_processor_time": statistics.median(
             a.processor_seconds / b.processor_seconds for a, b in zip(found[stock.name], found[ours.name])
         ),
-        "noise": max(speeds[stock.name]) / min(speeds[stock.name]) - 1,
+        "noise": noise_of(chosen),
+        "blocks": {"counted": len(chosen), "run": len(pairs)},
         "multiply_adds": counts,
         "allowed_by_count": allowed,
         "of_allowed": statistics.median(ratios) / allowed if allowed else None,
@@ -153,7 +170,14 @@ def get_parser(description: str, batches: int) -> argparse.ArgumentParser:
     parser.add_argument("-t", "--target-lang", required=True)
     parser.add_argument("--max-tokens", type=int, default=4096, help="tokens a batch in training")
     parser.add_argument("--batches", type=int, default=batches, help="batches a block")
-    parser.add_argument("--blocks", type=int, default=9, help="blocks that are timed")
+    parser.add_argument("--blocks", type=int, default=9, help="consecutive blocks that count (default: %(default)s)")
+    parser.add_argument(
+        "--patience",
+        type=int,
+        default=0,
+        help="wait for a quiet moment: so many more blocks, at most, until as many consecutive ones as count differ by "
+        "less than a tenth (default: %(default)s)",
+    )
     parser.add_argument("--beam", type=int, default=4)
     parser.add_argument("--length", type=int, default=20, help="tokens that decoding makes of each sentence")
     parser.add_argument("--threads", type=int, default=None, help="threads of torch (default: torch's choice)")

@@ -191,7 +191,9 @@ def main() -> None:
         batches = str(Path(folder, "batches.pt"))
         with SystemProcess(args.arch, build_ours, args, batches) as ours:
             with SystemProcess("transformer", build_stock, args, batches) as stock:
-                results = [compare_speed(what, stock, ours, args.blocks) for what in ("training", "decoding")]
+                results = [
+                    compare_speed(what, stock, ours, args.blocks, args.patience) for what in ("training", "decoding")
+                ]
     report(results, args, f"{args.size}{' in bfloat16' * args.bf16}")
 
 

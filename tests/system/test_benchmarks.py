@@ -90,6 +90,34 @@ def test_what_labels_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert "| 100 |" in capsys.readouterr().out
 
 
+class FakeSystem:
+    """A model whose blocks of 100 tokens take these seconds."""
+
+    def __init__(self, name: str, seconds: list[float]) -> None:
+        self.name, self.multiply_adds = name, {"training": 1}
+        self._seconds = iter([9.0, *seconds])  # the first warms up
+
+    def run(self, what: str) -> timing.Block:
+        seconds = next(self._seconds)
+        return timing.Block(100, seconds, 2 * seconds)
+
+
+def test_a_quiet_moment_is_waited_for() -> None:
+    """The first consecutive blocks of a quiet machine count, or the least noisy ones when patience ends; the ratio has
+    no say."""
+    stock, ours = [1.0, 2.0, 1.0, 1.05, 1.0, 1.0], [2.0, 4.0, 0.5, 0.5, 0.52, 0.4]
+
+    def compare(blocks: int, patience: int) -> tuple[float, float, int]:
+        systems = FakeSystem("transformer", stock), FakeSystem("other", ours)
+        result = timing.compare_speed("training", *systems, blocks, patience)  # type: ignore[arg-type]
+        assert result["blocks"]["counted"] == blocks
+        return result["ratio"], result["noise"], result["blocks"]["run"]
+
+    assert compare(3, 0) == pytest.approx((0.5, 7, 3))
+    assert compare(3, 3) == pytest.approx((2.0, 0.05, 5))
+    assert compare(4, 1) == pytest.approx((1.25, 7, 5))
+
+
 @pytest.mark.parametrize("noise", [0.05, 0.2])
 def test_a_noisy_machine_gives_no_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str], noise: float) -> None:
     numbers = ("ratio", "ratio_min", "ratio_max", "ratio_by_processor_time", "allowed_by_count", "of_allowed")
