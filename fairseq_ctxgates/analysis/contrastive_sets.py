@@ -128,6 +128,11 @@ def _contrapro_examples(
     translations = []
     for where, entry in zip(places, content):
         with _form(where):
+            if "expected" in entry and "errors" not in entry:
+                raise UserError(
+                    f"{where} is one of ctxpro's, which scores translations and has no wrong ones to choose from: see "
+                    f"its section in docs/analyses.md"
+                )
             translations.append([entry["ref segment"], *(error["contrastive"] for error in entry["errors"])])
     sentences: Sequence[Sequence[str]]
     targets: Sequence[Optional[Sequence[str]]] = [None] * len(content)

@@ -213,13 +213,15 @@ def _without_beginning(target: Tensor, length: int, padding: int) -> Tensor:
 
 
 def separator_in(dictionary: Dictionary, options: PrecedingSentencesConfig, side: str) -> int:
-    """The separator's number in the dictionary of the source or of the target; UserError where it is not in there."""
-    separator: int = dictionary.index(options.concatenate_preceding)
+    """The separator's number in the dictionary of the source or of the target; UserError where it is not in there, or a
+    symbol that means something else to fairseq."""
+    word = options.concatenate_preceding
+    separator: int = dictionary.index(word)
+    remedy = "</s>, the end of sentence, is in every dictionary"
+    if word in (dictionary.bos_word, dictionary.pad_word, dictionary.unk_word):
+        raise UserError(f"--concatenate-preceding {word}: this symbol is fairseq's own: choose another word; {remedy}")
     if separator == dictionary.unk():
-        raise UserError(
-            f"--concatenate-preceding {options.concatenate_preceding}: the {side} dictionary does not have this word; "
-            f"</s>, the end of sentence, is in every dictionary"
-        )
+        raise UserError(f"--concatenate-preceding {word}: the {side} dictionary does not have this word; {remedy}")
     return separator
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -60,19 +61,25 @@ def test_the_page_needs_nothing_else() -> None:
     assert not re.findall(r"(?:src|href)=|https?:|url\(|@import", PAGE.html())
 
 
+def in_browser(page: str, folder: Path) -> str:
+    """What Chromium makes of a page. Where it is not there the test is skipped, or fails if the environment variable
+    CTXGATES_REQUIRE_CHROMIUM is set."""
+    if CHROMIUM is None:
+        (pytest.fail if os.environ.get("CTXGATES_REQUIRE_CHROMIUM") else pytest.skip)("needs Debian's package chromium")
+    (folder / "page.html").write_text(page, encoding="utf-8")
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
+    command += ["--dump-dom", f"file://{folder}/page.html"]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
+
+
+def main_part(shown: str) -> str:
+    return shown.partition("<main>")[2].partition("</main>")[0]
+
+
 @pytest.mark.process
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian's package chromium)")
 def test_a_browser_shows_it(tmp_path: Path) -> None:
-    (tmp_path / "page.html").write_text(PAGE.html(), encoding="utf-8")
-    command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
-    shown = subprocess.run(
-        [*command, "--dump-dom", f"file://{tmp_path}/page.html"],
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    ).stdout
-    body = shown.partition("<main>")[2].partition("</main>")[0]
+    shown = in_browser(PAGE.html(), tmp_path)
+    body = main_part(shown)
     assert "<title>A &amp; B</title>" in shown
     assert " ".join(html.unescape(re.sub(r"<[^>]*>", " ", body)).split()) == (
         "sentence 4 </script> b s t one u v w two u v w sentence 5 x y z s one w source two w"
@@ -83,6 +90,17 @@ def test_a_browser_shows_it(tmp_path: Path) -> None:
     assert body.count("tabindex") == 2
     links = re.findall(r'<a[^>]*href="#sentence-(\d)"[^>]*>([^<]*)</a>', shown)
     assert links[:2] == [("4", "w +2.25"), ("5", "w +1.00")]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("model, weights", [(0, ["0.10", "0.20", "0.70"]), (1, ["0.00", "0.90", "0.10"])])
+def test_pointing_at_a_word_shows_its_attention(tmp_path: Path, model: int, weights: List[str]) -> None:
+    """That of the model in whose line the word is; what a model does not read has none."""
+    pointing = f"document.querySelectorAll('[tabindex]')[{model}].dispatchEvent(new Event('mouseenter'))"
+    body = main_part(in_browser(PAGE.html().replace("</html>", f"<script>{pointing}</script></html>"), tmp_path))
+    sentence = body.partition("sentence-5")[2]
+    assert re.findall(r'title="(0\.\d\d)"[^>]*>[xyz]<', sentence) == weights
+    assert [f"rgba(var(--read), {float(weight):.3f})" in sentence for weight in weights] == [True] * len(weights)
 
 
 def scored(number: int, *saved: float) -> SentenceScores:

@@ -963,6 +963,10 @@ def test_a_separator_that_is_no_word(data: Path) -> None:
     task = make_context_task(data, load_preceding_sentences=False, concatenate_preceding="<break>")
     with pytest.raises(UserError, match="--concatenate-preceding <break>: the source dictionary.*</s>"):
         task.load_dataset("train")
+    for symbol in ("<s>", "<pad>", "<unk>"):
+        task = make_context_task(data, load_preceding_sentences=False, concatenate_preceding=symbol)
+        with pytest.raises(UserError, match=f"--concatenate-preceding {symbol}: this symbol is fairseq's own"):
+            task.load_dataset("train")
 
 
 # What is refused

@@ -472,6 +472,7 @@ CONTRASTIVE_SETS: Rows = (
         for about, content, piece in (
             ("numbers", [3], "has another form"),
             ("no reference", [{"src segment": "a"}], "has no 'ref segment'"),
+            ("ctxpro", [{"rule": "er", "expected": "er", "segment id": 3}], "is one of ctxpro's, which scores"),
             ("no errors", [{**CONTRAPRO[0], "errors": None}], "has another form"),
             ("errors without text", entry(errors=[{}]), "has no 'contrastive'"),
             ("a source that is a number", entry(src_segment=7), "has another form than it should (7 where a sentence"),
