@@ -145,7 +145,8 @@ class Row:
             row += [mean(self.scores[metric]), mean(self.half_widths[metric]), deviation(self.scores[metric])]
             by_seed = [format(p, ".3f") for p in self.p_values[metric] if p is not None]
             row += ["/".join(by_seed) or None, self.p_over_seeds[metric]]
-        return [*row, *(mean(self.statistics.get(heading, [])) for heading in headings)]
+        measured = [self.statistics.get(heading, []) for heading in headings]
+        return [*row, *(cell for values in measured for cell in (mean(values), deviation(values)))]
 
     def as_dict(self) -> Dict[str, object]:
         """All numbers, for JSON."""
@@ -162,9 +163,10 @@ def mean(values: Sequence[Optional[float]]) -> Optional[float]:
     return float(np.mean(found)) if found else None
 
 
-def deviation(values: Sequence[float]) -> Optional[float]:
-    """The standard deviation over seeds; None of one seed."""
-    return float(np.std(values, ddof=1)) if len(values) > 1 else None
+def deviation(values: Sequence[Optional[float]]) -> Optional[float]:
+    """The standard deviation over seeds of the values that exist; None of one."""
+    found = [value for value in values if value is not None]
+    return float(np.std(found, ddof=1)) if len(found) > 1 else None
 
 
 class PartResults:
@@ -252,7 +254,8 @@ class PartResults:
         for metric in METRICS:
             columns.update({metric: ".1f", f"± {metric}": ".1f", f"s.d. {metric}": ".2f"})
             columns.update({f"p {metric}": "", f"p of all {metric}": ".3f"})
-        columns.update(dict.fromkeys(headings, ".3f"))
+        for heading in headings:
+            columns.update({heading: ".3f", f"s.d. {heading}": ".3f"})
         table = Table(columns, [row.cells(headings) for row in rows])
         seeds = ", ".join(map(str, self.seeds))
         return Result(

@@ -22,6 +22,7 @@ from torch import Tensor
 from fairseq_ctxgates import analysis
 from fairseq_ctxgates.data.data_directory import Split
 from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.inter_sentence.preceding_translations import PrecedingTranslations
 from tests.analysis.test_page import content as page_content
 from tests.helpers.documents import COMMON, DOCUMENTS, TEXT, interactive_lines
 from tests.helpers.fairseq_commands import (
@@ -151,6 +152,23 @@ def test_it_translates_after_the_references(trained: Trained, model: str) -> Non
 def test_lengths_are_those_of_the_sentence(trained: Trained, options: Tuple[Any, ...], search: Dict[str, Any]) -> None:
     expected = translate_one_by_one(trained.data, trained["target"], *MODELS["target"], **search)
     check_same_translations(generate(trained.data, trained["target"], *options), expected)
+
+
+def test_sampling_continues_translations_too(trained: Trained) -> None:
+    """Of the likeliest word alone, it is the search with one beam."""
+    greedy = ("--beam", 1)
+    found = generate(trained.data, trained["target"], *greedy, "--sampling", "--sampling-topk", 1)
+    check_same_translations(found, generate(trained.data, trained["target"], *greedy))
+
+
+def test_translations_of_earlier_lines_are_forgotten() -> None:
+    translations = PrecedingTranslations(separator=2, padding=1, number=3)
+    for line in range(1000):
+        translations.begin_lines(1)
+        translations.keep({"id": torch.tensor([0])}, [torch.tensor([line, 2])])
+        assert len(translations.translations) <= 4
+    translations.begin_lines(1)
+    assert translations.before([-3, -2, -1]).tolist() == [997, 2, 998, 2, 999, 2]
 
 
 @pytest.mark.parametrize("model", MODELS)
