@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import argparse
 import re
+from contextlib import closing
 from pathlib import Path
-from typing import Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Dict, Generator, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -41,6 +42,7 @@ from fairseq_ctxgates.data.side_stream_writer import lock_streams, write_side_st
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import clean_up_on_failure
 
+Labels = Generator[Sentences, None, None]
 REPORTED_PAIRS = 10  # the pairs with the highest PMI are printed
 REPORTED_MIN_COUNT = 10  # PMI of rare pairs is high by chance
 
@@ -151,7 +153,7 @@ def check_dictionaries(splits: List[Split]) -> None:
 
 
 def write_labels(
-    splits: Sequence[Split], labelled: Iterable[Tuple[Split, Iterable[Sentences]]], made_from: TableMetadata
+    splits: Sequence[Split], labelled: Iterable[Tuple[Split, Labels]], made_from: TableMetadata
 ) -> Dict[Split, np.ndarray]:
     """Write the labels of all splits to their data directories, or those of none.
 
@@ -170,9 +172,11 @@ def write_labels(
     with write_side_streams(streams, np.uint8) as writers:
         for split, labels in labelled:
             writer, counts[split] = writers[split.stream_prefix(GateLabels.name)], np.zeros(3, np.int64)
-            for some in labels:
-                writer.add_all(some.ids, np.diff(some.start))
-                counts[split] += count_types(some.ids, 3)
+            with closing(labels):  # when writing fails, what is left is not labelled
+                for some in labels:
+                    writer.add_all(some.ids, np.diff(some.start))
+                    counts[split] += count_types(some.ids, 3)
+                    del some  # before there is room for the next ones
             ids, types = map_ids(split.text_prefix(split.target_lang)), len(split.load_dictionary(split.target_lang))
             counts[split][IGNORE] -= count_types(ids, types)[EOS]
     return counts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from array import array
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Dict, Iterable, Iterator, Mapping, Sequence, Type, Union
@@ -43,18 +43,24 @@ class SideStreamWriter:
 
     def add_all(self, elements: np.ndarray, sizes: Union[np.ndarray, Sequence[int]]) -> None:
         """Append the rows of the next sentences, one after the other in ``elements``, and of these sizes."""
+        if elements.ndim != 1 or np.sum(sizes) != len(elements):
+            raise ValueError(f"elements of shape {elements.shape} for rows of {np.sum(sizes)} elements")
         try:
             self._file.write(np.ascontiguousarray(elements, dtype=self._dtype).data)
         except OSError as error:
             raise named(error, self.prefix) from error
         self._sizes.frombytes(np.asarray(sizes, dtype=np.int32).tobytes())
 
+    def close(self) -> None:
+        """Close the file that is open until the stream is finished, or until something fails."""
+        self._file.close()
+
     def finish(self) -> None:
         """Write the index and the JSON file."""
         if not any(self._sizes):
             # An empty file cannot be memory-mapped, so a stream of empty rows carries one byte that no row points to.
             self._file.write(b"\0")
-        self._file.close()
+        self.close()
         write_index(self._index, self._dtype, np.frombuffer(self._sizes, np.int32))
         metadata = {"rows": len(self._sizes), "version": __version__, **self.metadata}
         metadata["digest"] = digest_of(self._index, self._data, metadata=metadata)
@@ -100,10 +106,10 @@ def write_side_streams(
     data = [Path(f"{prefix}.bin") for prefix in streams]
     indices = [Path(f"{prefix}.idx") for prefix in streams]
     marks = [Path(f"{prefix}.json") for prefix in streams]
-    with atomic_write_group([*data, *indices], marks) as temporaries:
+    with atomic_write_group([*data, *indices], marks) as temporaries, ExitStack() as stack:
         number = len(streams)
         writers = {
-            prefix: SideStreamWriter(prefix, temporaries[place::number], dtype, metadata)
+            prefix: stack.enter_context(closing(SideStreamWriter(prefix, temporaries[place::number], dtype, metadata)))
             for place, (prefix, metadata) in enumerate(streams.items())
         }
         yield writers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import resource
@@ -20,9 +21,9 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset
 import fairseq_ctxgates
 from fairseq_ctxgates.commands.gate_labels import get_parser, main, memory_size
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE, GateLabels
-from fairseq_ctxgates.context_gates.pmi import counting, load_labeller
+from fairseq_ctxgates.context_gates.pmi import counting, labelling, load_labeller
 from fairseq_ctxgates.data.data_directory import find_splits
-from fairseq_ctxgates.data.side_stream_writer import lock_streams
+from fairseq_ctxgates.data.side_stream_writer import SideStreamWriter, lock_streams
 from fairseq_ctxgates.errors import UserError
 from tests.commands.test_pmi import LABELS, PAIRS, BruteForce, PMIOptions, random_pairs
 from tests.helpers.corpus import binarize, write_split
@@ -267,3 +268,27 @@ def test_data_without_a_single_pair(tmp_path):
     run(folder)
     assert labels_of(folder) == [[IGNORE], [IGNORE, IGNORE]]
     assert not np.isfinite(load_labeller(folder, "de", "en").bilingual.pmi([4], [4])).any()
+
+
+def test_a_full_disk_ends_the_labelling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    """What is left is not labelled, and nothing stays: no scratch folder, no open file."""
+    data = binarize(tmp_path, {"train": random_pairs(300, seed=1)}, "de", "en")
+    before, labelled, label_block = set(contents(data)), set(), labelling.label_block
+
+    def label_and_note(block: labelling.LabellingBlock) -> int:
+        labelled.add(block.sentences)
+        return label_block(block)
+
+    def add_all(writer: SideStreamWriter, elements: np.ndarray, sizes: np.ndarray) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(labelling, "label_block", label_and_note)
+    monkeypatch.setattr(SideStreamWriter, "add_all", add_all)
+    with pytest.raises(UserError, match="No space left on device"):
+        run(data, "--memory", "20K")
+    assert set(contents(data)) - before == {"pmi.bilingual.de-en.npz", "pmi.monolingual.de-en.npz"}
+    assert len(labelled) == 1, "of several sections the first"
+    gc.collect()
+    assert not [warning for warning in recwarn if warning.category is ResourceWarning]

@@ -29,7 +29,7 @@ from fairseq_ctxgates.context_gates.pmi import (
     table_path,
 )
 from fairseq_ctxgates.context_gates.pmi.labelling import TOKEN_BYTES, make_blocks
-from fairseq_ctxgates.context_gates.pmi.sentences import map_split
+from fairseq_ctxgates.context_gates.pmi.sentences import map_ids, text_files
 from fairseq_ctxgates.data.data_directory import Split, find_splits
 from fairseq_ctxgates.errors import UserError
 from tests.helpers.corpus import Pair, binarize, make_dictionary, write_split
@@ -297,16 +297,18 @@ def test_same_bytes_whatever_the_number_of_blocks_and_processes(tmp_path, min_co
 
 
 def test_a_frequent_word_is_labelled_in_sections(tmp_path: Path) -> None:
-    """The end of sentence is in each, so its occurrences alone outgrow a small memory; each block fits all the same."""
-    folder = binarize(tmp_path, {"train": random_pairs(400, seed=3)}, "de", "en")
-    split, memory = training_splits(folder)[0], 8000
-    _, target = map_split(split, tmp_path)
-    assert 400 * TOKEN_BYTES > memory
-    sections = make_blocks(split, target, folder, tmp_path, memory, workers=2)
-    blocks = [block for section in sections for block in section]
-    assert max(block.occurrences.sum() for block in blocks) * TOKEN_BYTES <= 1.5 * memory / 2 / 2
-    assert sum(block.occurrences.sum() for block in blocks) == len(target.ids)
-    assert [section[0].sentences[0] for section in sections[1:]] == [one[0].sentences[1] for one in sections[:-1]]
+    """Each block fits in a small memory, also where one part of the text is unlike the other."""
+    long = [("a b " * 10, " ".join(["the"] * 21))] * 60
+    folder = binarize(tmp_path, {"train": [*random_pairs(400, seed=3), *long]}, "de", "en")
+    split, memory, workers = training_splits(folder)[0], 40_000, 2
+    assert 60 * 21 * TOKEN_BYTES > memory
+    blocks = make_blocks(split, folder, tmp_path, text_files(split, tmp_path), memory, workers)
+    in_order = [block for section in blocks for block in section]
+    assert max(block.occurrences.sum() for block in in_order) * TOKEN_BYTES <= memory / 2 / workers
+    assert sum(block.occurrences.sum() for block in in_order) == len(map_ids(split.text_prefix("en")))
+    bounds = [section[0].sentences for section in blocks]
+    assert (bounds[0][0], bounds[-1][1]) == (0, 460)
+    assert all(before[1] == after[0] for before, after in zip(bounds, bounds[1:]))
 
 
 def test_a_vocabulary_that_needs_more_than_16_bits(tmp_path):

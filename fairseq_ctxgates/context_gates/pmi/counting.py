@@ -28,9 +28,9 @@ from fairseq_ctxgates.context_gates.pmi.sentences import (
     divide_rows,
     map_array,
     map_ids,
-    map_split,
     smallest_dtype,
     starts,
+    text_files,
     vocabulary_size,
 )
 from fairseq_ctxgates.context_gates.pmi.table import (
@@ -57,10 +57,12 @@ OCCURRENCE_BYTES, PAIR_BYTES = 4 * 8, 4 + 4
 class TypeStatistics(NamedTuple):
     """Counts of each target type in the training data.
 
+    sentences: the number of all sentences
     occurrences (target types): the number of sentences with the type
     pairs (2, target types): C(y) of the bilingual and of the monolingual table
     """
 
+    sentences: int
     occurrences: np.ndarray
     pairs: np.ndarray
 
@@ -73,8 +75,8 @@ class CountingBlock:
     first: the first target type
     occurrences (types): the number of sentences with each type
     pairs: the number of pairs to count, in both tables
-    parts: in how many parts of the text, one after another, so that the contexts of each fit in memory; more than one
-        for a single type only
+    parts: in how many parts of the text, one after another, because the contexts of a type do not fit in memory; more
+        than one for a single type only
     widths, capacities: for each of the two tables, see :func:`tally_contexts`
     min_count: pairs with a lower count are left out
     """
@@ -184,7 +186,10 @@ def collect_types(
     splits: Sequence[Split], scratch: Path, widths: Tuple[int, int], show_progress: bool
 ) -> TypeStatistics:
     """Write the types of all sentences to the scratch folder, see :func:`types_of_sentences`."""
-    texts = [map_split(split, scratch, f"text{number}") for number, split in enumerate(splits)]
+    texts = [
+        (source.map(), target.map())
+        for source, target in (text_files(split, scratch, f"text{number}") for number, split in enumerate(splits))
+    ]
     occurrences, pairs = np.zeros(widths[1], np.int64), np.zeros((2, widths[1]), np.int64)
     bar = tqdm(
         total=sum(len(source.start) - 1 for source, _ in texts),
@@ -211,7 +216,7 @@ def collect_types(
             source_start.add(source_sizes)
             target_start.add(target_sizes)
             bar.update(len(source_sizes))
-    return TypeStatistics(occurrences, pairs)
+    return TypeStatistics(bar.n, occurrences, pairs)
 
 
 def token_frequencies(splits: Sequence[Split], widths: Tuple[int, int]) -> List[np.ndarray]:
@@ -246,6 +251,7 @@ def make_blocks(
     size = statistics.occurrences * OCCURRENCE_BYTES + distinct.max(axis=0) * PAIR_BYTES
     work = statistics.pairs.sum(axis=0)
     num_blocks = max(1, min(8 * workers, int(work.sum()) // PAIRS_AT_ONCE))
+    parts_of_text = math.ceil(statistics.sentences * OCCURRENCE_BYTES / memory)  # a type is in a sentence once
     return [
         CountingBlock(
             scratch=scratch.absolute(),  # another process may have another working directory
@@ -253,7 +259,7 @@ def make_blocks(
             first=first,
             occurrences=statistics.occurrences[first:last],
             pairs=int(work[first:last].sum()),
-            parts=math.ceil(int(statistics.occurrences[first]) * OCCURRENCE_BYTES / memory) if last == first + 1 else 1,
+            parts=parts_of_text if last == first + 1 and size[first] > memory else 1,
             widths=widths,
             capacities=(int(distinct[0, first:last].sum()), int(distinct[1, first:last].sum())),
             min_count=min_count,
@@ -321,23 +327,20 @@ def tally_block(
 
 def tally_row(block: CountingBlock, source: Sentences, target: Sentences, preceding: np.ndarray) -> Iterator[Pairs]:
     """As :func:`tally_block` for all sentences, for a single type that is in too many of them to be counted at once."""
-    parts = []
+    rows = [Pairs(np.empty(0, np.int32), np.empty(0), np.empty(0), np.zeros(width, np.int64)) for width in block.widths]
     for first, last in divide_evenly(len(target.start) - 1, block.parts):
         ids = target.ids[target.start[first] : target.start[last]]
         occurrences = count_types(ids, block.widths[1])[block.first : block.first + 1]
         text = (source.between(first, last), target.between(first, last), preceding)
-        parts.append(list(tally_block(block, *text, occurrences, min_count=1)))
-    for table in zip(*parts):
-        yield add_rows(table, block.min_count)
-
-
-def add_rows(parts: Sequence[Pairs], min_count: int) -> Pairs:
-    """One row from those of the parts of a text, with the columns in the order in which they were first found."""
-    column_counts = np.sum([part.column_counts for part in parts], axis=0)
-    found = np.concatenate([part.columns for part in parts])
-    columns = found[np.sort(np.unique(found, return_index=True)[1])]
-    columns = columns[column_counts[columns] >= min_count]
-    return Pairs(columns, column_counts[columns].astype(np.uint32), np.array([len(columns)]), column_counts)
+        for table, pairs in enumerate(tally_block(block, *text, occurrences, min_count=1)):
+            columns, _, _, counts = rows[table]
+            new = pairs.columns[counts[pairs.columns] == 0]
+            rows[table] = rows[table]._replace(
+                columns=np.append(columns, new).astype(new.dtype), column_counts=counts + pairs.column_counts
+            )
+    for columns, _, _, counts in rows:
+        columns = columns[counts[columns] >= block.min_count]
+        yield Pairs(columns, counts[columns].astype(np.uint32), np.array([len(columns)]), counts)
 
 
 def write_pairs(block: CountingBlock, name: str, pairs: Pairs) -> Marginals:

@@ -6,7 +6,7 @@ import math
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Iterator, Optional, Sequence, Tuple
+from typing import Generator, Iterator, Optional, Sequence, Tuple
 
 import numpy as np
 from tqdm import tqdm
@@ -16,11 +16,11 @@ from fairseq_ctxgates.context_gates.pmi.counting import DEFAULT_MEMORY, NAMES, d
 from fairseq_ctxgates.context_gates.pmi.kernels import EOS, group_contexts, score_contexts
 from fairseq_ctxgates.context_gates.pmi.sentences import (
     Sentences,
+    TextFile,
     count_types,
-    divide_evenly,
     divide_rows,
-    map_split,
     starts,
+    text_files,
     vocabulary_size,
 )
 from fairseq_ctxgates.context_gates.pmi.table import REMEDY, PMIOptions, PMITable, table_path
@@ -92,7 +92,7 @@ class GateLabeller:
             for language, contexts, table in ((0, source.ids, self.bilingual), (1, target.ids, self.monolingual))
         ]
         positions = spans[:, 1, 1].copy()
-        labels = np.where(scores[0] > scores[1], SOURCE, TARGET).astype(np.uint8)
+        labels = np.where(scores[0] > scores[1], np.uint8(SOURCE), np.uint8(TARGET))
         labels[np.maximum(*scores) == -np.inf] = IGNORE
         labels[words[positions] == EOS] = IGNORE
         return positions, labels
@@ -104,6 +104,7 @@ class LabellingBlock:
 
     folder: folder of the tables
     scratch: folder for the result
+    texts: source and target
     sentences: the first of the sentences, and the one after the last
     first: the first target type
     occurrences (types): how often each type occurs in the target of these sentences
@@ -112,6 +113,7 @@ class LabellingBlock:
     split: Split
     folder: Path
     scratch: Path
+    texts: Tuple[TextFile, TextFile]
     sentences: Tuple[int, int]
     first: int
     occurrences: np.ndarray
@@ -128,7 +130,7 @@ def label_split(
     workers: int = 1,
     executor: Optional[Executor] = None,
     show_progress: bool = False,
-) -> Iterator[Sentences]:
+) -> Generator[Sentences, None, None]:
     """Label all target tokens of a split with the tables in ``folder``, some sentences after the other.
 
     Args:
@@ -143,56 +145,80 @@ def label_split(
     # Another process may have another working directory.
     split, folder = replace(split, data_dir=split.data_dir.absolute()), folder.absolute()
     with scratch_folder(folder, "pmi") as scratch:
-        _, target = map_split(split, scratch)
+        texts = text_files(split, scratch)
+        start = texts[1].map().start
         bar = tqdm(
-            total=len(target.ids),
+            total=int(start[-1]),
             desc=f"labelling {split.name}",
             unit=" tokens",
             unit_scale=True,
             disable=not show_progress,
         )
-        sections = make_blocks(split, target, folder, scratch, memory, workers)
+        sections = make_blocks(split, folder, scratch, texts, memory, workers)
         blocks = [block for section in sections for block in section]
         results = (map if executor is None else executor.map)(label_block, blocks)
         with bar:
             for section in sections:
-                start = target.start[section[0].sentences[0] : section[0].sentences[1] + 1]
-                labels = np.full(start[-1] - start[0], IGNORE, np.uint8)
+                first, last = section[0].sentences
+                begin = int(start[first])
+                labels = np.full(int(start[last]) - begin, IGNORE, np.uint8)
                 for block in section:
                     bar.update(next(results))
                     positions = np.fromfile(block.part_path("positions"), np.int64)
-                    labels[positions - start[0]] = np.fromfile(block.part_path("labels"), np.uint8)
-                yield Sentences(labels, start - start[0])
+                    labels[positions - begin] = np.fromfile(block.part_path("labels"), np.uint8)
+                yield Sentences(labels, start[first : last + 1] - begin)
+                del labels  # before there is room for those of the next section
 
 
 def make_blocks(
-    split: Split, target: Sentences, folder: Path, scratch: Path, memory: int, workers: int
+    split: Split, folder: Path, scratch: Path, texts: Tuple[TextFile, TextFile], memory: int, workers: int
 ) -> Sequence[Sequence[LabellingBlock]]:
-    """The blocks of consecutive sections of the text, as few as memory allows: the type that occurs most often in a
-    section must fit in a process's share, and the labels of a section in a quarter of the memory."""
-    types, share = vocabulary_size(split, split.target_lang), memory / 2 / workers
-    most = int(count_types(target.ids, types).max()) * TOKEN_BYTES
-    parts = divide_evenly(len(target.start) - 1, math.ceil(max(most / share, len(target.ids) / (memory / 4))))
-    sections = []
-    for first, last in parts:
-        ids = target.ids[target.start[first] : target.start[last]]
-        occurrences = count_types(ids, types)
-        num_blocks = max(1, min(math.ceil(8 * workers / len(parts)), len(ids) // TOKENS_AT_ONCE))
+    """The blocks of consecutive sections of the text, which are as large as memory allows: the most frequent type of a
+    section must fit in a process's share, and its labels in a quarter of the memory."""
+    share, types = memory / 2 / workers, vocabulary_size(split, split.target_lang)
+    sections = list(divide_text(texts[1].map(), types, share / TOKEN_BYTES, memory / 4))
+    blocks = []
+    for sentences, occurrences in sections:
+        num_blocks = max(1, min(math.ceil(8 * workers / len(sections)), int(occurrences.sum()) // TOKENS_AT_ONCE))
         rows = divide_rows(occurrences, occurrences * TOKEN_BYTES, share, num_blocks)
-        sections.append(
+        blocks.append(
             [
-                LabellingBlock(split, folder, scratch, (first, last), begin, occurrences[begin:end])
-                for begin, end in rows
+                LabellingBlock(split, folder, scratch, texts, sentences, first, occurrences[first:last])
+                for first, last in rows
             ]
         )
-    return sections
+    return blocks
+
+
+def divide_text(
+    text: Sentences, types: int, most_occurrences: float, most_tokens: float, first: int = 0, last: Optional[int] = None
+) -> Iterator[Tuple[Tuple[int, int], np.ndarray]]:
+    """Divide sentences into consecutive sections, by halves, until no type occurs too often in a section, and a section
+    has not too many tokens; one of a single sentence may have more.
+
+    Args:
+        first, last: the first of the sentences, and the one after the last
+
+    Yields:
+        the first sentence of a section, and the one after its last; how often each type occurs in it
+    """
+    last = len(text.start) - 1 if last is None else last
+    begin, end = int(text.start[first]), int(text.start[last])
+    occurrences = count_types(text.ids[begin:end], types)
+    if last - first <= 1 or (occurrences.max() <= most_occurrences and end - begin <= most_tokens):
+        yield (first, last), occurrences
+        return
+    middle = int(np.searchsorted(text.start, (begin + end) // 2))
+    middle = min(max(middle, first + 1), last - 1)
+    for half in ((first, middle), (middle, last)):
+        yield from divide_text(text, types, most_occurrences, most_tokens, *half)
 
 
 def label_block(block: LabellingBlock) -> int:
     """Write positions and labels to the scratch folder, see :meth:`GateLabeller.label_types`; return their number."""
     split = block.split
     labeller = GateLabeller(*load_tables(block.folder, split.source_lang, split.target_lang, verify=False))
-    source, target = (text.between(*block.sentences) for text in map_split(split, block.scratch))
+    source, target = (text.map().between(*block.sentences) for text in block.texts)
     positions, labels = labeller.label_types(source, target, target.ids, block.first, starts(block.occurrences))
     write_array(block.part_path("positions"), positions)
     write_array(block.part_path("labels"), labels)
