@@ -7,6 +7,7 @@ import math
 import random
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Sequence, Tuple
 
@@ -24,10 +25,12 @@ from fairseq_ctxgates.context_gates.pmi import (
     PMITable,
     Sentences,
     count_tables,
+    counting,
     label_split,
     load_labeller,
     table_path,
 )
+from fairseq_ctxgates.context_gates.pmi.counting import OCCURRENCE_BYTES, CountingBlock, collect_types, count_block
 from fairseq_ctxgates.context_gates.pmi.labelling import TOKEN_BYTES, make_blocks
 from fairseq_ctxgates.context_gates.pmi.sentences import map_ids, text_files
 from fairseq_ctxgates.data.data_directory import Split, find_splits
@@ -294,6 +297,30 @@ def test_same_bytes_whatever_the_number_of_blocks_and_processes(tmp_path, min_co
             tables = [table_path(folder, name, "de", "en").read_bytes() for name in ("bilingual", "monolingual")]
             results.append((*tables, rows(label_split(split, folder, **resources))))
     assert results[0] == results[1] == results[2]
+
+
+def test_a_frequent_word_is_counted_in_parts(tmp_path: Path) -> None:
+    """A type whose contexts do not fit in memory has a block of its own, which goes through the text in parts."""
+    folder = binarize(tmp_path, {"train": random_pairs(400, seed=3)}, "de", "en")
+    splits = training_splits(folder)
+    widths = (len(splits[0].load_dictionary("de")), len(splits[0].load_dictionary("en")))
+    statistics = collect_types(splits, tmp_path, widths, show_progress=False)
+    blocks = counting.make_blocks(statistics, tmp_path, 1, widths, memory=2000, workers=1)
+    in_parts = [block for block in blocks if block.parts > 1]
+    assert in_parts and all(len(block.occurrences) == 1 for block in in_parts)
+    assert all(400 / block.parts * OCCURRENCE_BYTES <= 2000 for block in in_parts)
+    whole = [block for block in blocks if block.parts == 1]
+    assert all(block.occurrences.sum() * OCCURRENCE_BYTES <= 2000 for block in whole)
+    for block in in_parts:
+        written = [count_block(replace(block, parts=parts)) and contents_of(block) for parts in (1, block.parts)]
+        assert written[0] == written[1]
+
+
+def contents_of(block: CountingBlock) -> List[bytes]:
+    """The files with the pairs of a block."""
+    return [
+        block.part_path(name, array).read_bytes() for name in counting.NAMES for array in ("columns", "pair_counts")
+    ]
 
 
 def test_a_frequent_word_is_labelled_in_sections(tmp_path: Path) -> None:

@@ -186,37 +186,30 @@ def collect_types(
     splits: Sequence[Split], scratch: Path, widths: Tuple[int, int], show_progress: bool
 ) -> TypeStatistics:
     """Write the types of all sentences to the scratch folder, see :func:`types_of_sentences`."""
-    texts = [
-        (source.map(), target.map())
-        for source, target in (text_files(split, scratch, f"text{number}") for number, split in enumerate(splits))
-    ]
+    files = [text_files(split, scratch, f"text{number}") for number, split in enumerate(splits)]
+    texts = [(source.map(), target.map()) for source, target in files]
+    sentences = sum(len(source.start) - 1 for source, _ in texts)
     occurrences, pairs = np.zeros(widths[1], np.int64), np.zeros((2, widths[1]), np.int64)
-    bar = tqdm(
-        total=sum(len(source.start) - 1 for source, _ in texts),
-        desc="reading",
-        unit=" sentences",
-        unit_scale=True,
-        disable=not show_progress,
-    )
+    bar = tqdm(total=sentences, desc="reading", unit=" sentences", unit_scale=True, disable=not show_progress)
     names = ("source.types", "target.types", "target.preceding")
     with naming(scratch), bar, ExitStack() as stack:
-        files = [stack.enter_context(open(scratch / name, "wb")) for name in names]
+        types_files = [stack.enter_context(open(scratch / name, "wb")) for name in names]
         source_start, target_start = (
             stack.enter_context(StartsFile(scratch / f"{role}.start")) for role in ("source", "target")
         )
         for source, target in sentence_chunks(texts):
             source_types, _, source_sizes = types_of_sentences(*source, widths[0])
             target_types, preceding, target_sizes = types_of_sentences(*target, widths[1])
-            files[0].write(source_types.astype(smallest_dtype(widths[0])).data)
-            files[1].write(target_types.astype(smallest_dtype(widths[1])).data)
-            files[2].write(preceding.data)
+            types_files[0].write(source_types.astype(smallest_dtype(widths[0])).data)
+            types_files[1].write(target_types.astype(smallest_dtype(widths[1])).data)
+            types_files[2].write(preceding.data)
             occurrences += np.bincount(target_types, minlength=widths[1])
             pairs[0] += weighted_count(target_types, np.repeat(source_sizes, target_sizes), widths[1])
             pairs[1] += weighted_count(target_types, preceding, widths[1])
             source_start.add(source_sizes)
             target_start.add(target_sizes)
             bar.update(len(source_sizes))
-    return TypeStatistics(bar.n, occurrences, pairs)
+    return TypeStatistics(sentences, occurrences, pairs)
 
 
 def token_frequencies(splits: Sequence[Split], widths: Tuple[int, int]) -> List[np.ndarray]:
