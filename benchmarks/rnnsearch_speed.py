@@ -68,12 +68,14 @@ def main() -> None:
     parser = get_parser(__doc__, batches=1)
     parser.add_argument("--embed-dim", type=int, default=620, help="of every model (default: the papers' 620)")
     parser.add_argument("--hidden-size", type=int, default=1000, help="of every model (default: the papers' 1000)")
+    parser.add_argument("--models", nargs="+", choices=list(SYSTEMS), help="only what is beside others (default: all)")
     args = parser.parse_args()
     args.bf16 = False
     args.size = f"--encoder-embed-dim {args.embed_dim} --encoder-hidden-size {args.hidden_size} "
     args.size += f"--decoder-embed-dim {args.embed_dim} --decoder-hidden-size {args.hidden_size} --dropout 0.1 "
     args.size += "--criterion label_smoothed_cross_entropy"
-    results = [result for first, second in PAIRS for result in compare_pair(args, first, second)]
+    pairs = [pair for pair in PAIRS if args.models is None or pair[1] in args.models]
+    results = [result for first, second in pairs for result in compare_pair(args, first, second)]
     size = f"embedding {args.embed_dim}, hidden {args.hidden_size}, {args.max_tokens} tokens a batch, beam {args.beam}"
     report(results, args, size)
 

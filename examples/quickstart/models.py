@@ -107,10 +107,12 @@ MODELS = (
         "relations",
         f"--task context_translation --load-relations --arch fra_transformer {PLAIN_LOSS}",
         streams=("relations",),
+        updates=800,
     ),
     Model(
         "Compare Fusion",
         f"--task context_translation --arch fra_transformer --relation-ablation compare {PLAIN_LOSS}",
+        updates=800,
     ),
     Model("smoothing", f"--task context_translation --arch car_transformer {PLAIN_LOSS}"),
     Model(
@@ -118,7 +120,7 @@ MODELS = (
         f"--task context_translation --load-preceding-sentences --arch isg_rnnsearch {PLAIN_LOSS}",
         streams=("preceding sentences",),
         size=RNNSEARCH,
-        updates=1000,
+        updates=1200,
     ),
 )
 
