@@ -65,7 +65,9 @@ def in_browser(page: str, folder: Path) -> str:
     """What Chromium makes of a page. Where it is not there the test is skipped, or fails if the environment variable
     CTXGATES_REQUIRE_CHROMIUM is set."""
     if CHROMIUM is None:
-        (pytest.fail if os.environ.get("CTXGATES_REQUIRE_CHROMIUM") else pytest.skip)("needs Debian's package chromium")
+        if os.environ.get("CTXGATES_REQUIRE_CHROMIUM"):
+            pytest.fail("Debian's package chromium is missing")
+        pytest.skip("needs Debian's package chromium")
     (folder / "page.html").write_text(page, encoding="utf-8")
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
     command += ["--dump-dom", f"file://{folder}/page.html"]

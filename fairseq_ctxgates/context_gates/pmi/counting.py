@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from concurrent.futures import Executor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -195,7 +195,7 @@ def collect_types(
     with naming(scratch), bar, ExitStack() as stack:
         types_files = [stack.enter_context(open(scratch / name, "wb")) for name in names]
         source_start, target_start = (
-            stack.enter_context(StartsFile(scratch / f"{role}.start")) for role in ("source", "target")
+            stack.enter_context(closing(StartsFile(scratch / f"{role}.start"))) for role in ("source", "target")
         )
         for source, target in sentence_chunks(texts):
             source_types, _, source_sizes = types_of_sentences(*source, widths[0])

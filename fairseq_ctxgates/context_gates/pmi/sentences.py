@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
-from types import TracebackType
-from typing import List, NamedTuple, Optional, Sequence, Tuple, Type
+from typing import List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
@@ -54,12 +54,8 @@ class StartsFile:
         self._file.write(ends.data)
         self._end = int(ends[-1]) if len(ends) else self._end
 
-    def __enter__(self) -> StartsFile:
-        return self
-
-    def __exit__(
-        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
-    ) -> None:
+    def close(self) -> None:
+        """Close the file, which is complete then."""
         self._file.close()
 
 
@@ -89,7 +85,7 @@ def text_files(split: Split, scratch: Path, name: str = "text") -> Tuple[TextFil
 def _text_file(split: Split, lang: str, scratch: Path, name: str) -> TextFile:
     prefix, start = split.text_prefix(lang), scratch / f"{name}.{lang}"
     index = MMapIndexedDataset.Index(f"{prefix}.idx")
-    with naming(start), StartsFile(start) as file:
+    with naming(start), closing(StartsFile(start)) as file:
         for first in range(0, len(index), ROWS_AT_ONCE):
             file.add(index.sizes[first : first + ROWS_AT_ONCE])
     return TextFile(Path(f"{prefix}.bin"), np.dtype(index.dtype), start)
