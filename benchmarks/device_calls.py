@@ -30,6 +30,7 @@ from torch.utils._pytree import tree_leaves
 import fairseq_ctxgates.models  # noqa: F401  registers the architectures
 from fairseq_ctxgates.configuration import plain
 from fairseq_ctxgates.inter_sentence.preceding_sentences import group_sentences
+from fairseq_ctxgates.models.context_model import ContextModel
 from fairseq_ctxgates.tasks.context_translation import ContextTranslationConfig, ContextTranslationTask
 from fairseq_ctxgates.tasks.continuing_generator import CONTEXT, ContinuingGenerator
 
@@ -228,8 +229,8 @@ def count_step(name: str, layers: int = LAYERS) -> Step:
 
 
 def count_search(model: Any, task: ContextTranslationTask, batch: Dict[str, Any], steps: int) -> Calls:
-    """The calls of a beam search of so many steps."""
-    build = ContinuingGenerator if CONTEXT in batch else SequenceGenerator
+    """The calls of a beam search of so many steps, of the class that the model's task has."""
+    build = ContinuingGenerator if isinstance(model, ContextModel) else SequenceGenerator
     generator = build([model.eval()], task.target_dictionary, beam_size=2, max_len_a=0, max_len_b=steps, min_len=steps)
     with torch.no_grad():
         return count(lambda: generator.generate([model], batch))

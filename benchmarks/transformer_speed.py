@@ -24,8 +24,8 @@ from typing import Any, Callable, Dict, List, NamedTuple
 
 import torch
 from fairseq import options, tasks, utils
+from fairseq.dataclass.configs import GenerationConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq.sequence_generator import SequenceGenerator
 from omegaconf import DictConfig
 
 import fairseq_ctxgates.models
@@ -119,9 +119,8 @@ def train_on(system: System, batches: List[Batch]) -> int:
 def decode(system: System, batches: List[Batch], beam: int, length: int) -> int:
     """Beam search to a fixed length, so that both models take the same steps; returns the number of tokens found."""
     system.model.eval()
-    generator = SequenceGenerator(
-        [system.model], system.task.target_dictionary, beam_size=beam, max_len_b=length, min_len=length
-    )
+    options = GenerationConfig(beam=beam, max_len_b=length, min_len=length)
+    generator = system.task.build_generator([system.model], options)
     for batch in batches:
         generator.generate([system.model], {"net_input": net_input(system, batch)})
     return sum(len(batch["id"]) for batch in batches) * length

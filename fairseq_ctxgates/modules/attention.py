@@ -57,8 +57,10 @@ class SentenceAttention(RenamedAttention):
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """The attention of decoding steps; see :func:`attend`."""
         length, rows, width = query.shape
-        memory = self.get_incremental_state(incremental_state, "memory") or self.read(sentence, rows)
-        self.set_incremental_state(incremental_state, "memory", memory._replace(rows=rows))
+        memory = self.get_incremental_state(incremental_state, "memory")
+        if memory is None:
+            memory = self.read(sentence, rows)
+            self.set_incremental_state(incremental_state, "memory", memory)
         sentences = len(memory.keys) // self.num_heads
         # A sentence's beams, and the positions of each, are so many queries of one product.
         queries = self.q_proj(query).view(length, sentences, -1, self.num_heads, self.head_dim)
@@ -90,14 +92,14 @@ class SentenceAttention(RenamedAttention):
         if memory is None:
             return
         sentences = sentences_of_beams(new_order, len(memory.keys) // self.num_heads, memory.rows)
+        memory = memory._replace(rows=len(new_order))
         if sentences is not None:
             keys, values, mask = (
                 part.view(-1, self.num_heads, *part.shape[1:]).index_select(0, sentences).flatten(0, 1)
                 for part in (memory.keys, memory.values, memory.mask)
             )
-            self.set_incremental_state(
-                incremental_state, "memory", SentenceMemory(keys, values, mask, rows=len(new_order))
-            )
+            memory = memory._replace(keys=keys, values=values, mask=mask)
+        self.set_incremental_state(incremental_state, "memory", memory)
 
 
 def attend(

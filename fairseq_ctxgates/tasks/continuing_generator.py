@@ -1,4 +1,4 @@
-"""The search for translations that continue a text."""
+"""The search for translations, also for those that continue a text."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from fairseq.data import Dictionary
 from fairseq.models import BaseFairseqModel
 from torch import Tensor
 
-from fairseq_ctxgates.compat import BeamSearch, EnsembleModel, Sampling, SequenceGenerator
+from fairseq_ctxgates.compat import BeamSearch, Sampling, SequenceGenerator
 from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.tasks.beam_search import BeamEnsemble, WordsFirstBeamSearch
 
 CONTEXT = "target_context"  # in a batch: the tokens before each translation, padded on the right, (batch, length)
 
@@ -27,9 +28,12 @@ class ContinuingGenerator(SequenceGenerator):
 
     max_len_a: float
     max_len_b: int
+    search: Any
 
     def __init__(self, models: Sequence[BaseFairseqModel], tgt_dict: Dictionary, **options: Any) -> None:
         super().__init__(_Ensemble(models), tgt_dict, **options)
+        if type(self.search) is BeamSearch:
+            self.search = WordsFirstBeamSearch(tgt_dict)
         # In the search an end of sentence ends a translation, so there the beginning of sentence, which no text has,
         # stands for one in the context.
         self.stand_in = tgt_dict.bos()
@@ -119,7 +123,7 @@ class ContinuingGenerator(SequenceGenerator):
         return sorted(hypotheses, key=lambda hypothesis: float(hypothesis["score"]), reverse=True)
 
 
-class _Ensemble(EnsembleModel):
+class _Ensemble(BeamEnsemble):
     """The models, which read one token where the search has another."""
 
     reads_as: Optional[Tuple[int, int]] = None

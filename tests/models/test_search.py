@@ -1,0 +1,102 @@
+"""The search that the task builds finds what fairseq's finds, with less work."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import pytest
+import torch
+from fairseq.search import BeamSearch, DiverseBeamSearch, Sampling
+from fairseq.sequence_generator import SequenceGenerator
+
+from fairseq_ctxgates.tasks.continuing_generator import ContinuingGenerator
+from tests.helpers.models import DICTIONARY, EOS, make_decoding_batch, make_model, make_side_inputs
+from tests.helpers.reference_rnnsearch import make_rnnsearch
+
+pytestmark = pytest.mark.usefixtures("float64", "no_grad")
+
+BATCH = make_decoding_batch()
+SOURCE = BATCH["net_input"]["src_tokens"]
+INPUT = {"src_tokens": SOURCE, "src_lengths": BATCH["net_input"]["src_lengths"], **make_side_inputs(SOURCE)}
+
+SMOOTHED: dict[str, Any] = {"smoothing": "ccwm", "smoothing_side": "both", "smoothing_words": "all"}
+ALL: dict[str, Any] = {"inter_sentence_gate": True, "relation_fusion": "transform", **SMOOTHED}
+MODELS: dict[str, Callable[[], list[Any]]] = {
+    "plain": lambda: [make_model("context_transformer")],
+    "all mechanisms": lambda: [make_model("rcg_transformer", **ALL)],
+    "random context": lambda: [make_model("isg_transformer", inter_sentence_ablation="random")],
+    "RNNSearch": lambda: [make_rnnsearch(context_gate="both", inter_sentence_gate=True, **SMOOTHED)],
+    "both backbones": lambda: [make_model("rcg_transformer"), make_rnnsearch(inter_sentence_gate=True)],
+    "with fairseq's": lambda: [make_model("rcg_transformer"), make_model("transformer", seed=2, from_checkpoint=True)],
+}
+SEARCHES: dict[str, dict[str, Any]] = {
+    "one beam": {"beam_size": 1},
+    "beams": {"beam_size": 3},
+    "lengths": {"beam_size": 2, "min_len": 2, "max_len_b": 3},
+    "one step": {"beam_size": 2, "min_len": 0, "max_len_b": 0},
+    "diverse": {"beam_size": 4, "search_strategy": DiverseBeamSearch(DICTIONARY, 2, 0.5)},
+    "sampling": {"beam_size": 2, "search_strategy": Sampling(DICTIONARY), "max_len_b": 8, "min_len": 0},
+}
+
+
+def translate(generator: Any, **options: Any) -> Any:
+    torch.manual_seed(1)  # for sampling
+    return generator.generate(generator.model.models, {"net_input": dict(INPUT)}, **options)
+
+
+def make_generators(models: str, search: str) -> list[Any]:
+    """fairseq's generator and ours, of models in which some sentences end before others."""
+    made = MODELS[models]()
+    options = {"max_len_b": 6, "search_strategy": BeamSearch(DICTIONARY), **SEARCHES[search]}
+    return [generator(made, DICTIONARY, **options) for generator in (SequenceGenerator, ContinuingGenerator)]
+
+
+def check_translations(found: Any, expected: Any) -> None:
+    for found_beams, expected_beams in zip(found, expected):
+        assert len(found_beams) == len(expected_beams)
+        for hypothesis, other in zip(found_beams, expected_beams):
+            for name in ("tokens", "score", "positional_scores", "attention"):
+                torch.testing.assert_close(hypothesis[name], other[name])
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("models", MODELS)
+def test_translations_are_those_of_fairseqs_search(models: str, search: str) -> None:
+    stock, ours = make_generators(models, search)
+    for _ in range(2):  # nothing is left of a batch when the next one begins
+        check_translations(translate(ours), translate(stock))
+
+
+@pytest.mark.parametrize("models", MODELS)
+def test_prefixes(models: str) -> None:
+    """``fairseq-generate --prefix-size 2``, with prefixes of two words, of one, and of none."""
+    prefixes = torch.tensor([[9, 12], [7, DICTIONARY.pad()], [DICTIONARY.pad()] * 2])
+    stock, ours = make_generators(models, "beams")
+    check_translations(translate(ours, prefix_tokens=prefixes), translate(stock, prefix_tokens=prefixes))
+
+
+def test_sentences_that_end_at_the_first_step() -> None:
+    """Where all that is drawn for a sentence is its end, the sentence is finished before its beams have had a step."""
+    stock, ours = make_generators("all mechanisms", "sampling")
+    weights = ours.model.models[0].decoder.output_projection.weight
+    weights[EOS] *= 12
+    expected = translate(stock)
+    assert 0 < sum(all(len(beam["tokens"]) == 1 for beam in beams) for beams in expected) < len(SOURCE)
+    check_translations(translate(ours), expected)
+
+
+@pytest.mark.parametrize("models", MODELS)
+def test_the_first_step_has_a_row_for_each_sentence(models: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, ours = make_generators(models, "beams")
+    decoder = ours.model.models[0].decoder
+    forward = decoder.forward
+    rows: list[int] = []
+
+    def counting(tokens: Any, **given: Any) -> Any:
+        rows.append(len(tokens))
+        return forward(tokens, **given)
+
+    monkeypatch.setattr(decoder, "forward", counting)
+    translate(ours)
+    first = 3 * len(SOURCE) if models == "with fairseq's" else len(SOURCE)
+    assert rows[:2] == [first, 3 * len(SOURCE)]
