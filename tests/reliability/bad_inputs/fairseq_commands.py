@@ -18,6 +18,7 @@ from tests.reliability.bad_inputs.row import (
     bad_value,
     copy,
     cut,
+    edit,
     edit_json,
     edit_lines,
     folder,
@@ -353,6 +354,24 @@ TRAINING: Rows = (
         "an unknown separator",
         f"{PLAIN} --concatenate-preceding nothing",
         "--concatenate-preceding nothing: the source dictionary does not",
+    ),
+    bad_file(
+        "an unknown separator of translations",
+        f"{PLAIN} --concatenate-preceding q1 --concatenate-preceding-target".replace("--share-all-embeddings", ""),
+        edit("data/dict.en.txt", lambda words: words.replace(b"q1 ", b"q99 ")),
+        "--concatenate-preceding q1: the target dictionary does not",
+    ),
+    bad_file(
+        "preceding translations without the order of documents",
+        f"{PLAIN} --concatenate-preceding '</s>' --concatenate-preceding-target",
+        remove("data/train.preceding.de-en.*"),
+        "data/train.preceding.de-en.idx not found",
+        STREAMS["preceding"][1],
+    ),
+    bad_value(
+        "preceding translations without a separator",
+        f"{PLAIN} --concatenate-preceding-target",
+        "--concatenate-preceding-target needs --concatenate-preceding, with the separator",
     ),
     bad_value(
         "resumed with a separator",
