@@ -37,10 +37,10 @@ from fairseq_ctxgates.models.context_model import (
 from fairseq_ctxgates.models.decoder_layer import ContextDecoderLayer
 from fairseq_ctxgates.models.presets import register_presets
 from fairseq_ctxgates.models.transformer_config import ContextTransformerConfig, transformer_config
-from fairseq_ctxgates.modules.attention import IncrementalState
+from fairseq_ctxgates.modules.attention import IncrementalState, run_projections
 from fairseq_ctxgates.modules.beams import sentences_of_beams
 from fairseq_ctxgates.modules.dropout import replace_dropout
-from fairseq_ctxgates.modules.linear import replace_linear
+from fairseq_ctxgates.modules.linear import onednn_is_faster, replace_linear
 from fairseq_ctxgates.parts import embed_words
 
 # What fairseq's encoder returns; mechanisms add to it.
@@ -378,8 +378,7 @@ class ContextTransformerModel(ContextModel, TransformerModelBase):
         model.check_task(task)
         model.pending_warm_start = cfg.warm_start
         replace_dropout(model)
-        if not config.quant_noise.scalar:  # which fairseq puts on linear layers of torch's own class
-            replace_linear(model)
+        use_onednn(model, config)
         return model
 
     @classmethod
@@ -393,6 +392,18 @@ class ContextTransformerModel(ContextModel, TransformerModelBase):
         cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding
     ) -> ContextTransformerDecoder:
         return ContextTransformerDecoder(cfg, tgt_dict, embed_tokens)
+
+
+def use_onednn(model: ContextTransformerModel, config: TransformerConfig) -> None:
+    """Let a CPU compute large products by oneDNN where that is faster, with the quantization noise that they have."""
+    noise = config.quant_noise
+    if not noise.scalar:  # fairseq puts it on linear layers of torch's own class
+        replace_linear(model)
+    if onednn_is_faster() and not noise.scalar and not noise.pq:  # torch's own attention draws none
+        run_projections(model.decoder)
+        # A source that is read under masks has one for each sentence.
+        if all(type(mechanism).source_masks is Mechanism.source_masks for mechanism in model.mechanisms):
+            run_projections(model.encoder)
 
 
 def _wrap_layer(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:

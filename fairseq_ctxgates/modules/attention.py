@@ -7,7 +7,7 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple
 import torch
 from fairseq import utils
 from fairseq.modules import MultiheadAttention
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq_ctxgates.modules.beams import sentences_of_beams
 from fairseq_ctxgates.modules.quantization_noise import has_quantization_noise
@@ -100,6 +100,15 @@ class SentenceAttention(RenamedAttention):
             )
             memory = memory._replace(keys=keys, values=values, mask=mask)
         self.set_incremental_state(incremental_state, "memory", memory)
+
+
+def run_projections(model: nn.Module) -> None:
+    """Let attention run its projections as the modules that they are, which may compute large products by oneDNN
+    (:func:`~fairseq_ctxgates.modules.linear.replace_linear`). torch's own attention, which fairseq's calls where it
+    can, reads their matrices; it alone takes a mask for each sentence."""
+    for module in model.modules():
+        if isinstance(module, MultiheadAttention):
+            module._set_skip_embed_dim_check()  # which has this effect
 
 
 def attend(

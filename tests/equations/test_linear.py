@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Iterator
 
@@ -11,8 +12,10 @@ from torch.nn import functional
 
 from fairseq_ctxgates.modules import linear as module
 from fairseq_ctxgates.modules.linear import Linear, linear, maker_of_processor, onednn_is_faster, year_of_mkl
+from tests.helpers.models import make_decoding_batch, make_model, make_side_inputs
 
 AMD = "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 25\n\nprocessor\t: 1\nvendor_id\t: AuthenticAMD\n"
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
 needs_onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
 
 
@@ -128,3 +131,33 @@ def test_maker_of_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, con
         (tmp_path / "cpuinfo").write_text(content)
     monkeypatch.setattr(module, "_PROCESSORS", tmp_path / "cpuinfo")
     assert maker_of_processor() == maker
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("arch", ["context_transformer", "rcg_transformer", "isg_transformer", "fra_transformer"])
+def test_attention_runs_its_projections(monkeypatch: pytest.MonkeyPatch, arch: str) -> None:
+    """Where oneDNN is faster all of attention's products are modules that can use it, but not in an encoder that reads
+    the source under masks; outputs and gradients are those of torch's own attention."""
+    net_input = make_decoding_batch()["net_input"]
+    net_input = {**net_input, **make_side_inputs(net_input["src_tokens"])}
+    found = []
+    for maker in ("GenuineIntel", "AuthenticAMD"):
+        pretend(monkeypatch, maker)
+        model = make_model(arch)
+        projections = {name: part for name, part in model.named_modules() if name.endswith(PROJECTIONS)}
+        run: set[str] = set()
+        for name, part in projections.items():
+            part.register_forward_hook(partial(note, run, name))
+        output = model(**net_input, return_attention=False)[0]
+        found.append((output, *torch.autograd.grad(output.logsumexp(-1).sum(), list(model.parameters()))))
+        if maker == "GenuineIntel":
+            assert not run
+        else:
+            assert run == {name for name in projections if arch != "fra_transformer" or name.startswith("decoder.")}
+    for ours, of_torch in zip(*found):
+        torch.testing.assert_close(ours, of_torch)
+
+
+def note(names: set[str], name: str, *_: object) -> None:
+    """A hook that adds a module's name."""
+    names.add(name)
