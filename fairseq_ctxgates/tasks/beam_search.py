@@ -1,11 +1,10 @@
-"""The work of fairseq's beam search that can be left out: what it finds is the same."""
+"""The work of fairseq's beam search that can be left out: what it finds is the same up to rounding and equal scores."""
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
-from fairseq.models import BaseFairseqModel
 from torch import Tensor
 
 from fairseq_ctxgates.compat import BeamSearch, EnsembleModel
@@ -52,55 +51,58 @@ class WordsFirstBeamSearch(BeamSearch):
 
 
 class BeamEnsemble(EnsembleModel):
-    """fairseq's ensemble, which takes the first step of the search once for each sentence.
+    """fairseq's ensemble, which takes the first step of a search once for each sentence.
 
-    At that step a sentence's beams are all the same, and fairseq computes each. Here rows are sentences until it is
-    done, and then beams, where all models are ours. (fairseq's attention relies on the number of rows.)
+    At that step a sentence's beams are all the same, and fairseq computes each. Models of ours have a row for each
+    sentence until it is done; others may rely on the number of rows, as the attention of fairseq's BART does.
     """
-
-    def __init__(self, models: Sequence[BaseFairseqModel]) -> None:
-        super().__init__(models)
-        self._shares_first_step = all(isinstance(model, ContextModel) for model in models)
-        self._beam_size = 1
-        self._is_begun = False
-        self._beams: Optional[Tensor] = None  # the sentence of each beam, while rows are sentences
-
-    def set_decoder_beam_size(self, beam_size: int) -> None:
-        """As fairseq's, which its generator calls when it is made."""
-        super().set_decoder_beam_size(beam_size)
-        self._beam_size = beam_size
 
     def forward_encoder(self, net_input: Dict[str, Any]) -> Optional[List[EncoderOut]]:
         """As fairseq's."""
-        self._is_begun, self._beams = False, None
         encoder_outs: Optional[List[EncoderOut]] = super().forward_encoder(net_input)
-        return encoder_outs
+        if encoder_outs is None or not all(isinstance(model, ContextModel) for model in self.models):
+            return encoder_outs
+        return _OfSentences(encoder_outs, len(net_input["src_tokens"]))
 
     def reorder_encoder_out(self, encoder_outs: Optional[List[EncoderOut]], new_order: Tensor) -> List[EncoderOut]:
         """As fairseq's, called before the first step to make beams of each sentence, and after each step."""
-        if encoder_outs is not None and self._shares_first_step and not self._is_begun:
-            self._beams = new_order
-            return encoder_outs
-        if self._beams is not None:
-            encoder_outs, self._beams = super().reorder_encoder_out(encoder_outs, self._beams), None
+        if isinstance(encoder_outs, _OfSentences):
+            if encoder_outs.of_beams is None:
+                encoder_outs.of_beams = new_order
+                return encoder_outs
+            encoder_outs = super().reorder_encoder_out(encoder_outs, encoder_outs.of_beams)
         reordered: List[EncoderOut] = super().reorder_encoder_out(encoder_outs, new_order)
         return reordered
 
-    def reorder_incremental_state(self, incremental_states: List[IncrementalState], new_order: Tensor) -> None:
-        """As fairseq's, called after each step, before :meth:`reorder_encoder_out`."""
-        if self._beams is not None:
-            super().reorder_incremental_state(incremental_states, self._beams)
-        super().reorder_incremental_state(incremental_states, new_order)
-
     def forward_decoder(
-        self, tokens: Tensor, encoder_outs: List[EncoderOut], *args: Any, **options: Any
+        self,
+        tokens: Tensor,
+        encoder_outs: List[EncoderOut],
+        incremental_states: List[IncrementalState],
+        *args: Any,
+        **options: Any,
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """As fairseq's: log-probabilities, (beams, words), and attention, (beams, source length), or None."""
-        self._is_begun = True
-        if self._beams is None:
-            found: Tuple[Tensor, Optional[Tensor]] = super().forward_decoder(tokens, encoder_outs, *args, **options)
+        if not isinstance(encoder_outs, _OfSentences) or encoder_outs.of_beams is None:
+            found: Tuple[Tensor, Optional[Tensor]] = super().forward_decoder(
+                tokens, encoder_outs, incremental_states, *args, **options
+            )
             return found
-        log_probs, attention = super().forward_decoder(tokens[:: self._beam_size], encoder_outs, *args, **options)
+        of_beams = encoder_outs.of_beams
+        log_probs, attention = super().forward_decoder(
+            tokens[:: len(tokens) // encoder_outs.sentences], encoder_outs, incremental_states, *args, **options
+        )
+        self.reorder_incremental_state(incremental_states, of_beams)
         if attention is not None:
-            attention = attention.index_select(0, self._beams)
-        return log_probs.index_select(0, self._beams), attention
+            attention = attention.index_select(0, of_beams)
+        return log_probs.index_select(0, of_beams), attention
+
+
+class _OfSentences(List[EncoderOut]):
+    """What each model has encoded of so many sentences, before the first step is done. ``of_beams``: the sentence of
+    each beam, (beams,), once they are known."""
+
+    def __init__(self, encoder_outs: List[EncoderOut], sentences: int) -> None:
+        super().__init__(encoder_outs)
+        self.sentences = sentences
+        self.of_beams: Optional[Tensor] = None

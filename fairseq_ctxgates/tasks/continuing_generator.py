@@ -33,7 +33,7 @@ class ContinuingGenerator(SequenceGenerator):
     def __init__(self, models: Sequence[BaseFairseqModel], tgt_dict: Dictionary, **options: Any) -> None:
         super().__init__(_Ensemble(models), tgt_dict, **options)
         if type(self.search) is BeamSearch:
-            self.search = WordsFirstBeamSearch(tgt_dict)
+            self.search.__class__ = WordsFirstBeamSearch
         # In the search an end of sentence ends a translation, so there the beginning of sentence, which no text has,
         # stands for one in the context.
         self.stand_in = tgt_dict.bos()

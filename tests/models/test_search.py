@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable
 
 import pytest
 import torch
-from fairseq.search import BeamSearch, DiverseBeamSearch, Sampling
+from fairseq.search import DiverseBeamSearch, Sampling
 from fairseq.sequence_generator import SequenceGenerator
 
+from fairseq_ctxgates.tasks.beam_search import WordsFirstBeamSearch
 from fairseq_ctxgates.tasks.continuing_generator import ContinuingGenerator
 from tests.helpers.models import DICTIONARY, EOS, make_decoding_batch, make_model, make_side_inputs
 from tests.helpers.reference_rnnsearch import make_rnnsearch
@@ -47,11 +49,12 @@ def translate(generator: Any, **options: Any) -> Any:
 def make_generators(models: str, search: str) -> list[Any]:
     """fairseq's generator and ours, of models in which some sentences end before others."""
     made = MODELS[models]()
-    options = {"max_len_b": 6, "search_strategy": BeamSearch(DICTIONARY), **SEARCHES[search]}
+    options = {"max_len_b": 6, **SEARCHES[search]}
     return [generator(made, DICTIONARY, **options) for generator in (SequenceGenerator, ContinuingGenerator)]
 
 
 def check_translations(found: Any, expected: Any) -> None:
+    assert len(found) == len(expected)
     for found_beams, expected_beams in zip(found, expected):
         assert len(found_beams) == len(expected_beams)
         for hypothesis, other in zip(found_beams, expected_beams):
@@ -97,6 +100,36 @@ def test_the_first_step_has_a_row_for_each_sentence(models: str, monkeypatch: py
         return forward(tokens, **given)
 
     monkeypatch.setattr(decoder, "forward", counting)
-    translate(ours)
     first = 3 * len(SOURCE) if models == "with fairseq's" else len(SOURCE)
-    assert rows[:2] == [first, 3 * len(SOURCE)]
+    for _ in range(2):
+        rows.clear()
+        translate(ours)
+        assert rows[:2] == [first, 3 * len(SOURCE)]
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_only_fairseqs_plain_beam_search_is_replaced(search: str) -> None:
+    stock, ours = make_generators("plain", search)
+    is_plain = "search_strategy" not in SEARCHES[search]
+    assert (type(ours.search) is WordsFirstBeamSearch) == is_plain
+
+
+def test_the_number_of_beams_is_that_of_the_search() -> None:
+    stock, ours = make_generators("all mechanisms", "beams")
+    for generator in (stock, ours):
+        generator.beam_size = 2
+    check_translations(translate(ours), translate(stock))
+
+
+def test_one_generator_in_several_threads() -> None:
+    _, ours = make_generators("all mechanisms", "beams")
+    inputs = [{"net_input": {name: value[row : row + 2] for name, value in INPUT.items()}} for row in (0, 1)] * 8
+
+    def search(sample: Any) -> Any:
+        with torch.no_grad():  # which each thread has of its own
+            return ours.generate(ours.model.models, sample)
+
+    expected = list(map(search, inputs))
+    with ThreadPoolExecutor(2) as pool:
+        for found, other in zip(pool.map(search, inputs), expected):
+            check_translations(found, other)
