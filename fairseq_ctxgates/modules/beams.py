@@ -10,8 +10,9 @@ from torch import Tensor
 def sentences_of_beams(order: Tensor, sentences: int, rows: int) -> Optional[Tensor]:
     """The sentences that are left when rows are reordered as fairseq's beam search does, and its attention takes for
     granted: first each sentence gets k beams, which are neighbours; then beams change places within their sentence, and
-    finished sentences are left out. What is returned for any other order is not defined: to look at the numbers, the
-    host would wait for the device.
+    finished sentences are left out. What is returned for any other order is not defined.
+
+    The host waits for the device only where the number of rows grows, once a batch.
 
     Args:
         order: the number of the row that each of the new rows was, (new rows,)
@@ -27,5 +28,6 @@ def sentences_of_beams(order: Tensor, sentences: int, rows: int) -> Optional[Ten
     if beams > 1:  # sentences are finished
         return torch.div(order.view(-1, beams)[:, 0], beams, rounding_mode="floor")
     if len(order) > rows and len(order) % rows == 0:  # the first beams
-        return None
+        each = torch.arange(rows, device=order.device).repeat_interleave(len(order) // rows)
+        return None if torch.equal(order, each) else order
     return order

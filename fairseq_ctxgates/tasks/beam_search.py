@@ -16,7 +16,7 @@ class WordsFirstBeamSearch(BeamSearch):
     """fairseq's beam search, which first finds the words that can be among the best continuations.
 
     The best k continuations of a sentence's beams have at most k words: the k best by their best beam. So the search
-    for the best is over the vocabulary, not over beams times the vocabulary, where a CPU spends three times as long.
+    for the best is over the vocabulary, not over beams times the vocabulary.
     Among continuations of equal scores it may choose others than fairseq's.
     """
 

@@ -109,7 +109,7 @@ def test_the_first_step_has_a_row_for_each_sentence(models: str, monkeypatch: py
 
 @pytest.mark.parametrize("search", SEARCHES)
 def test_only_fairseqs_plain_beam_search_is_replaced(search: str) -> None:
-    stock, ours = make_generators("plain", search)
+    _, ours = make_generators("plain", search)
     is_plain = "search_strategy" not in SEARCHES[search]
     assert (type(ours.search) is WordsFirstBeamSearch) == is_plain
 

@@ -149,6 +149,7 @@ def test_dropout_that_is_retained_has_fairseqs_names(mechanism: str) -> None:
     ("order", "sentences", "rows", "expected"),
     [
         ([0, 0, 1, 1], 2, 2, None),  # two beams of each sentence
+        ([0, 1, 0, 1], 2, 2, [0, 1, 0, 1]),  # not beams, which are neighbours
         ([1, 0, 3, 3], 2, 4, None),  # beams change places
         ([5, 4, 1, 1], 3, 6, [2, 0]),  # a sentence is finished
         ([0, 1, 2], 3, 3, None),  # one beam of each sentence
