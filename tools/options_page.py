@@ -97,9 +97,12 @@ def model_options() -> Iterator[str]:
 
 def stream_options() -> Iterator[str]:
     """The options of the side streams."""
+    configs: Dict[Type[FairseqDataclass], List[str]] = {}
     for stream in STREAMS:
-        yield f"### {title(stream)}"
-        yield config_table(stream.Config)
+        configs.setdefault(stream.Config, []).append(title(stream))
+    for config, titles in configs.items():
+        yield f"### {', '.join(titles).capitalize()}"
+        yield config_table(config)
 
 
 def title(named: type) -> str:
@@ -129,7 +132,7 @@ def field_row(option: Field) -> Tuple[str, str, str]:
 
 def default_text(value: object) -> str:
     """A default as it would be given; nothing where the option is off or another one decides."""
-    return "" if value is None or value is False or value == argparse.SUPPRESS else f"`{value}`"
+    return "" if value is False or value in (None, "", [], argparse.SUPPRESS) else f"`{value}`"
 
 
 def command_options() -> Iterator[str]:
@@ -162,7 +165,8 @@ def parser_table(parser: argparse.ArgumentParser) -> str:
 
 def help_text(action: argparse.Action) -> str:
     """What ``--help`` says of an argument, without its default, which has a column of its own."""
-    return (action.help or "").replace(" (default: %(default)s)", "").replace("%%", "%")
+    text = (action.help or "").replace(" (default: %(default)s)", "")
+    return text.replace("%(default)s", str(action.default)).replace("%%", "%")
 
 
 if __name__ == "__main__":
