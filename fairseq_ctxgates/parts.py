@@ -142,7 +142,7 @@ class LayerInput(NamedTuple):
     ``sentence``: h, the encoded source sentence, which ``attention`` of the layer attends to. In a beam search it has a
     row for each sentence, where the target context has one for each beam; :func:`attend` knows which belong together.
     ``added``: the tensors that mechanisms added to the encoder's output, by name; encodings have a row for each
-    sentence, too, and the others one for each beam. ``first_step``: the number of the first target position,
+    sentence, too, and all other tensors one for each beam. ``first_step``: the number of the first target position,
     from 0. ``returns``: the names of gates and attention weights to return.
     """
 
@@ -242,7 +242,7 @@ class RecurrentSourcePart(RecurrentPart):
         """The projections of a context that the part needs in each step, (..., any width) from (..., context dim).
 
         An affine function of each context by itself: for the first part the cell takes it of the annotations h_j and
-        sums with the weights α_j, which sum to one; for the others of the context that the part before them gave.
+        sums with the weights α_j, which sum to one; for every later part of the context that the part before it gave.
         """
         return context
 

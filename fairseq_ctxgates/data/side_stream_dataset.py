@@ -1,4 +1,4 @@
-"""The datasets that join side streams to the one fairseq built."""
+"""The dataset that joins side streams to the one fairseq built."""
 
 import math
 from typing import Iterator, List, Optional, Sequence

@@ -43,6 +43,8 @@ class ConcatenatedSentences(PrecedingSentences):
 
     inputs = ()
     changes_source = True
+    training_options = ("ignore_preceding_target",)
+    translation_options = ("preceding_references",)
     saved_options: ClassVar[Mapping[str, bool]] = {
         "concatenate_preceding": True,
         "concatenate_number": True,
@@ -104,7 +106,28 @@ class ConcatenatedSentences(PrecedingSentences):
 
     @classmethod
     def check_models(cls, options: PrecedingSentencesConfig, task: TaskOptions, required: AbstractSet[str]) -> None:
-        super().check_models(options, task, required)
+        """Raise UserError where the options of the baseline contradict themselves, or what the models are. What both
+        ways of reading preceding sentences share, :class:`PrecedingSentences` checks."""
+        number, target_number = options.concatenate_number, options.concatenate_target_number
+        if options.concatenate_preceding is None:
+            if number is not None:
+                raise UserError(f"--concatenate-number {number} needs --concatenate-preceding")
+            if options.concatenate_preceding_target:
+                raise UserError("--concatenate-preceding-target needs --concatenate-preceding, with the separator")
+        if not options.concatenate_preceding_target:
+            if target_number is not None:
+                raise UserError(f"--concatenate-target-number {target_number} needs --concatenate-preceding-target")
+            if options.ignore_preceding_target:
+                raise UserError("--ignore-preceding-target needs --concatenate-preceding-target")
+            if options.preceding_references:
+                raise UserError("--preceding-references needs a model trained with --concatenate-preceding-target")
+        if target_number is not None and int(target_number) < 1:
+            raise UserError(f"--concatenate-target-number {target_number}: it must be at least 1")
+        least = 1 if target_number is None else 0
+        if number is not None and int(number) < least:
+            raise UserError(
+                f"--concatenate-number {number}: it must be at least 1, or 0 with --concatenate-target-number"
+            )
         if cls.is_wanted(options, required) and cls.name in required:
             raise UserError(
                 "--concatenate-preceding is for architectures without a gate for the preceding sentence: leave it out"

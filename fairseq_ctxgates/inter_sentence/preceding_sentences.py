@@ -136,8 +136,6 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
     Config = PrecedingSentencesConfig
     filters = ("preceding_length_ratio", "preceding_max_length")
     augmentations = ("coword_dropout", "sample_context_size")
-    training_options = ("ignore_preceding_target",)
-    translation_options = ("preceding_references",)
     saved_options: ClassVar[Mapping[str, bool]] = {"preceding_context": True}
 
     def __init__(
@@ -171,12 +169,12 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
 
     @classmethod
     def check_models(cls, options: PrecedingSentencesConfig, task: TaskOptions, required: AbstractSet[str]) -> None:
-        """Raise UserError where options about preceding sentences are given to models that read none, or
-        contradict themselves."""
-        if task.num_batch_buckets and cls.is_wanted(options, required):
+        """Raise UserError where options about preceding sentences, read by a gate or concatenated, are given to
+        models that read none, or contradict themselves."""
+        is_used = cls.name in required or options.concatenate_preceding is not None
+        if task.num_batch_buckets and (is_used or options.load_preceding_sentences):
             raise UserError("--num-batch-buckets does not go with preceding sentences: leave it out")
         ratio, max_length = options.preceding_length_ratio, options.preceding_max_length
-        is_used = cls.name in required or options.concatenate_preceding is not None
         if (ratio or max_length) and not is_used:
             raise UserError(
                 "--preceding-length-ratio and --preceding-max-length need preceding sentences: an architecture that "
@@ -197,7 +195,6 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
             raise UserError(f"--preceding-length-ratio {ratio}: it must be 0 (off) or at least 1")
         if max_length < 0:
             raise UserError(f"--preceding-max-length {max_length}: it must be 0 (off) or at least 1")
-        check_concatenation(options)
         if options.load_preceding_sentences and cls.name not in required:
             raise UserError(
                 "--load-preceding-sentences needs an architecture that reads them: --arch isg_transformer, or "
@@ -324,28 +321,6 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
 
     def _collate(self, rows: Sequence[Tensor], padding: int) -> Tensor:
         return data_utils.collate_tokens(list(rows), pad_idx=padding, left_pad=self.dataset.left_pad_source)
-
-
-def check_concatenation(options: PrecedingSentencesConfig) -> None:
-    """Raise UserError where the options of the concatenation baseline contradict themselves."""
-    number, target_number = options.concatenate_number, options.concatenate_target_number
-    if options.concatenate_preceding is None:
-        if number is not None:
-            raise UserError(f"--concatenate-number {number} needs --concatenate-preceding")
-        if options.concatenate_preceding_target:
-            raise UserError("--concatenate-preceding-target needs --concatenate-preceding, with the separator")
-    if not options.concatenate_preceding_target:
-        if target_number is not None:
-            raise UserError(f"--concatenate-target-number {target_number} needs --concatenate-preceding-target")
-        if options.ignore_preceding_target:
-            raise UserError("--ignore-preceding-target needs --concatenate-preceding-target")
-        if options.preceding_references:
-            raise UserError("--preceding-references needs a model trained with --concatenate-preceding-target")
-    if target_number is not None and int(target_number) < 1:
-        raise UserError(f"--concatenate-target-number {target_number}: it must be at least 1")
-    least = 1 if target_number is None else 0
-    if number is not None and int(number) < least:
-        raise UserError(f"--concatenate-number {number}: it must be at least 1, or 0 with --concatenate-target-number")
 
 
 class Draws:

@@ -38,7 +38,9 @@ M = TypeVar("M", bound=Mechanism)
 T = TypeVar("T")
 EncoderOut = Dict[str, List[Tensor]]  # fairseq's: each entry is in a list, which may be empty
 # The arguments of a decoder layer, to which the tensors of mechanisms are added.
-RESERVED = frozenset("x self incremental_state self_attn_mask need_attn first_step returns".split())
+RESERVED = frozenset(
+    "x self incremental_state self_attn_mask self_attn_padding_mask need_attn first_step returns".split()
+)
 Extra = Dict[str, Any]  # what a decoder returns beside its features
 
 

@@ -48,7 +48,7 @@ FAIRSEQ_ENCODER_OUT = frozenset(
     "encoder_out encoder_padding_mask encoder_embedding encoder_states fc_results src_tokens src_lengths".split()
 )
 
-# What beams of a sentence share of it, beside encodings and padding masks.
+# Entries that the beams of a sentence share, beside encodings and padding masks.
 SHARED = frozenset({"encoder_embedding", "encoder_states"})
 
 
@@ -153,10 +153,11 @@ class ContextTransformerEncoder(TransformerEncoderBase):
             x = x.repeat(1, times, 1)
             padding_masks = None if padding_masks is None else padding_mask.repeat(times, 1)
             attention_mask = hidden_positions(list(masks.values()), self.attention_heads)
-        states = [x]
+        states = [x] if return_all_hiddens else []
         for layer in self.layers:
             x = layer(x, padding_masks, attention_mask)
-            states.append(x)
+            if return_all_hiddens:
+                states.append(x)
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         # Contiguous, or every product of a decoder layer would copy them.
@@ -165,7 +166,7 @@ class ContextTransformerEncoder(TransformerEncoderBase):
             "encoder_out": [sentence],
             "encoder_padding_mask": [padding_mask],
             "encoder_embedding": [embedding],
-            "encoder_states": [state.chunk(times, dim=1)[0] for state in states] if return_all_hiddens else [],
+            "encoder_states": [state.chunk(times, dim=1)[0] for state in states],
             "fc_results": [],
             "src_tokens": [],
             "src_lengths": [(~padding_mask).sum(dim=1, keepdim=True, dtype=torch.int32)],
@@ -399,7 +400,8 @@ def use_onednn(model: ContextTransformerModel, config: TransformerConfig) -> Non
     noise = config.quant_noise
     if not noise.scalar:  # fairseq puts it on linear layers of torch's own class
         replace_linear(model)
-    if onednn_is_faster() and not noise.scalar and not noise.pq:  # torch's own attention draws none
+    is_cpu_alone = not torch.cuda.is_available()  # a GPU is faster with torch's own attention
+    if is_cpu_alone and onednn_is_faster() and not noise.scalar and not noise.pq:  # torch's own attention draws none
         run_projections(model.decoder)
         # A source that is read under masks has one for each sentence.
         if all(type(mechanism).source_masks is Mechanism.source_masks for mechanism in model.mechanisms):

@@ -59,7 +59,6 @@ class ContextDecoderLayer(TransformerDecoderLayerBase):
             encoder_decoder_attention=True,
             q_noise=self.quant_noise,
             qn_block_size=self.quant_noise_block_size,
-            xformers_att_config=cfg.encoder.xformers_att_config,
         )
 
     def forward(

@@ -113,7 +113,9 @@ class RNNSearchOptions(Protocol):
     decoder_hidden_size: int
     decoder_output_dim: int
     feedback_attention: bool
-    dropout: float
+    embedding_dropout: float
+    hidden_dropout: float
+    output_dropout: float
     share_decoder_input_output_embed: bool
     share_all_embeddings: bool
     max_source_positions: int
@@ -147,8 +149,8 @@ class RNNSearchEncoder(FairseqEncoder):
         self.embedding_parts = embedding_parts(mechanisms, "encoder", embed_tokens, dictionary)
         self.gru = BidirectionalGRU(embed_tokens.embedding_dim, self.hidden_size)
         self.encoding_parts = encoding_parts(mechanisms, 2 * self.hidden_size)
-        self.embedding_dropout = _dropout(cfg, "embedding", self)
-        self.hidden_dropout = _dropout(cfg, "hidden", self)
+        self.embedding_dropout = _dropout(cfg.embedding_dropout, self)
+        self.hidden_dropout = _dropout(cfg.hidden_dropout, self)
 
     def forward(
         self,
@@ -302,9 +304,9 @@ class RNNSearchDecoder(ContextDecoder):
             self.output_projection.weight = embed_tokens.weight
         else:
             nn.init.normal_(self.output_projection.weight, std=cfg.decoder_output_dim**-0.5)
-        self.embedding_dropout = _dropout(cfg, "embedding", self)
-        self.hidden_dropout = _dropout(cfg, "hidden", self)
-        self.output_dropout = _dropout(cfg, "output", self)
+        self.embedding_dropout = _dropout(cfg.embedding_dropout, self)
+        self.hidden_dropout = _dropout(cfg.hidden_dropout, self)
+        self.output_dropout = _dropout(cfg.output_dropout, self)
 
     def extract_features(
         self,
@@ -439,9 +441,8 @@ def _embeddings(dictionary: Dictionary, dim: int) -> nn.Embedding:
     return embeddings
 
 
-def _dropout(cfg: RNNSearchOptions, kind: str, module: nn.Module) -> Dropout:
-    given = getattr(cfg, f"{kind}_dropout")
-    return Dropout(cfg.dropout if given is None else given, module_name=type(module).__name__)
+def _dropout(probability: float, module: nn.Module) -> Dropout:
+    return Dropout(probability, module_name=type(module).__name__)
 
 
 def with_derived_defaults(cfg: FairseqDataclass) -> RNNSearchOptions:
@@ -457,6 +458,9 @@ def with_derived_defaults(cfg: FairseqDataclass) -> RNNSearchOptions:
         full.decoder_embed_dim = full.encoder_embed_dim
     if full.decoder_hidden_size is None:
         full.decoder_hidden_size = full.encoder_hidden_size
+    for name in ("embedding_dropout", "hidden_dropout", "output_dropout"):
+        if getattr(full, name) is None:
+            setattr(full, name, full.dropout)
     shares_output = full.share_decoder_input_output_embed
     if full.decoder_output_dim is None:
         full.decoder_output_dim = full.decoder_embed_dim if shares_output else full.decoder_hidden_size // 2

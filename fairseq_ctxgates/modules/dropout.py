@@ -19,7 +19,7 @@ class Dropout(FairseqDropout):
         if self.p == 0 or not (self.training or self.apply_during_inference):
             return x
         dropped = round(self.p * _LEVELS)
-        if x.is_cuda or not 0 < dropped < _LEVELS:
+        if x.device.type != "cpu" or not 0 < dropped < _LEVELS:
             return F.dropout(x, p=self.p, training=True, inplace=inplace)
         words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
         keep = words.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - _LEVELS // 2

@@ -74,7 +74,7 @@ class BidirectionalGRU(nn.GRU):
         Returns:
             the states of both directions side by side, (words, 2 · state dim)
         """
-        if words.is_cuda:
+        if words.device.type != "cpu":
             packed, _ = self(PackedSequence(words, batch_sizes))
             return packed.data
         return torch.cat([self._run(words, batch_sizes.tolist(), direction) for direction in ("", "_reverse")], dim=1)

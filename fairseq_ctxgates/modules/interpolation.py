@@ -14,5 +14,5 @@ def interpolate(start: Tensor, end: Tensor, weight: Tensor) -> Tensor:
     """
     dtype = torch.promote_types(torch.promote_types(start.dtype, end.dtype), weight.dtype)
     # torch before 2 has no lerp in half precision on a CPU.
-    computed = torch.float32 if dtype in (torch.float16, torch.bfloat16) and not start.is_cuda else dtype
+    computed = torch.float32 if dtype in (torch.float16, torch.bfloat16) and start.device.type == "cpu" else dtype
     return torch.lerp(start.to(computed), end.to(computed), weight.to(computed)).to(dtype)

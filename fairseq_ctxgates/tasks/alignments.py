@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from types import MappingProxyType
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 from fairseq.data import Dictionary
@@ -12,6 +13,7 @@ from torch import Tensor
 from fairseq_ctxgates.compat import EnsembleModelWithAlignment, SequenceGeneratorWithAlignment
 from fairseq_ctxgates.configuration import plain
 from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.models.context_model import ContextModel
 
 
 def wanted_alignment(args: Any, post_process: Optional[str]) -> Optional[str]:
@@ -62,8 +64,9 @@ class AlignmentGenerator(SequenceGeneratorWithAlignment):
 
     def generate(self, models: Sequence[BaseFairseqModel], sample: Dict[str, Any], **options: Any) -> Any:
         """As fairseq's; hard alignments are each an :class:`Alignment`."""
-        streams = {name: value for name, value in sample["net_input"].items() if name not in _OF_FAIRSEQ}
-        self.model.streams = {name: value.repeat_interleave(self.beam_size, 0) for name, value in streams.items()}
+        net_input = sample["net_input"]
+        self.model.streams = {name: value for name, value in net_input.items() if name not in _OF_FAIRSEQ}
+        self.model.sentences = len(net_input["src_tokens"])
         translations = super().generate(models, sample, **options)
         if self.is_hard:
             for hypothesis in (hypothesis for beams in translations for hypothesis in beams):
@@ -72,11 +75,30 @@ class AlignmentGenerator(SequenceGeneratorWithAlignment):
 
 
 class _Ensemble(EnsembleModelWithAlignment):
-    """The models, with the inputs of side streams for those that are run once more over the translations."""
+    """The models, with the inputs of side streams for those that are run once more over the translations.
 
-    streams: Dict[str, Tensor] = {}
+    ``streams``: the inputs of a batch, by name. ``sentences``: how many it has.
+    """
+
+    streams: Mapping[str, object] = MappingProxyType({})
+    sentences = 0
 
     def forward_align(self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor) -> Tensor:
-        """The mean of the models' attention, (beams, target length, source length)."""
-        outputs = [model(src_tokens, src_lengths, prev_output_tokens, **self.streams) for model in self.models]
-        return torch.stack([extra["attn"][0] for _, extra in outputs]).mean(dim=0)
+        """The mean of the models' attention, (rows, target length, source length).
+
+        Args:
+            src_tokens: (rows, source length), with k beams of each sentence, which are neighbours
+            src_lengths: (rows,)
+            prev_output_tokens: (rows, target length)
+        """
+        beams = len(src_tokens) // self.sentences
+        rows = torch.arange(self.sentences, device=src_tokens.device).repeat_interleave(beams)
+        attention = []
+        for model in self.models:
+            if isinstance(model, ContextModel):  # whose beams share the encoding: streams have a row for a sentence
+                encoder_out = model.encoder(src_tokens[::beams], src_lengths[::beams], **self.streams)
+                _, extra = model.decode(prev_output_tokens, model.encoder.reorder_encoder_out(encoder_out, rows))
+            else:
+                _, extra = model(src_tokens, src_lengths, prev_output_tokens)
+            attention.append(extra["attn"][0])
+        return torch.stack(attention).mean(dim=0)

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, fields, make_dataclass
 from itertools import count, takewhile
 from pathlib import Path
-from typing import AbstractSet, Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Type
+from typing import AbstractSet, Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Type
 
 import numpy as np
 from fairseq import utils
@@ -28,12 +28,13 @@ from fairseq_ctxgates.data.side_stream_dataset import SideStreamDataset
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.mechanisms import all_mechanisms
 from fairseq_ctxgates.models.context_model import ContextModel
-from fairseq_ctxgates.models.input_options import InputOptions
+from fairseq_ctxgates.models.input_options import InputOptions, Values
 from fairseq_ctxgates.models.warm_start import warm_start
 from fairseq_ctxgates.tasks.alignments import AlignmentGenerator, wanted_alignment
 from fairseq_ctxgates.tasks.continuing_generator import CONTEXT, ContinuingGenerator
 from fairseq_ctxgates.tasks.interactive_lines import LineDataset
 from fairseq_ctxgates.tasks.model_overrides import ModelOptions, refuse_unread_overrides
+from fairseq_ctxgates.tasks.saved_options import SavedOptions
 
 logger = logging.getLogger(__name__)
 
@@ -76,8 +77,7 @@ class ContextTranslationTask(TranslationTask):
         self._trains = False  # the last model was built to be trained
         self._model_options: List[ModelOptions] = []
         self._training_data: Optional[SideStreamDataset] = None
-        self._taken_from_checkpoint = [name for name in _SAVED_IN_CHECKPOINT if getattr(cfg, name) is None]
-        self._trained_with: List[Dict[str, Optional[str]]] = []
+        self._saved_options = SavedOptions(cfg, _SAVED_IN_CHECKPOINT)
         self._loads: Dict[str, Callable[[], None]] = {}  # how the splits but train were loaded
         self._target_context: Optional[TargetContext] = None
         self._is_shared_out = False  # the data, among processes
@@ -134,10 +134,9 @@ class ContextTranslationTask(TranslationTask):
         if options is None or options.loaded is None:
             return
         before, trained, options.loaded = self._input_options(), options.loaded, None
-        for name in self._taken_from_checkpoint:
-            setattr(self.cfg, name, trained[name])
+        self._saved_options.go_on_with(trained)
         if not (self.cfg.reset_optimizer or self.cfg.finetune_from_model):
-            _check_as_trained(self._input_options(), trained)
+            self._saved_options.check_as_trained(self._input_options(), trained)
         options.values = self._input_options()
         if options.values != before:
             taken = (as_given(name, value) for name, value in options.values.items() if value is not None)
@@ -172,7 +171,7 @@ class ContextTranslationTask(TranslationTask):
         """What a checkpoint keeps of the task: the options by which its model reads its input."""
         return {**super().state_dict(), **self._input_options()}
 
-    def _input_options(self) -> Dict[str, Optional[str]]:
+    def _input_options(self) -> Values:
         """The options by which the models at hand read their input."""
         required = self.required_streams()
         saved = [stream.values_to_save(self._options_of(stream), required) for stream in STREAMS]
@@ -186,18 +185,8 @@ class ContextTranslationTask(TranslationTask):
             UserError: of an ensemble's models one was trained on another input.
         """
         state = dict(state_dict)
-        self._trained_with.append({name: state.pop(name, None) for name in _SAVED_IN_CHECKPOINT})
+        self._saved_options.take_from(state)
         super().load_state_dict(state)
-        for name in self._taken_from_checkpoint:
-            values = {trained[name] for trained in self._trained_with}
-            if not _SAVED_IN_CHECKPOINT[name] and len(values) > 1:
-                values.discard(None)
-            if len(values) > 1:
-                raise UserError(
-                    f"--path: one model was trained with {as_flag(name)}, another without or with another value, and "
-                    f"an ensemble reads one input"
-                )
-            setattr(self.cfg, name, values.pop())
 
     def get_interactive_tokens_and_lengths(
         self, lines: List[str], encode_fn: Callable[[str], str]
@@ -416,20 +405,6 @@ def _training_mask(streams: Sequence[SideStream], split: str) -> Optional[np.nda
         raise UserError(f"{split}: {filters} leave no sentence")
     logger.info(f"{split}: {(~mask).sum():,} of {len(mask):,} sentences left out ({filters})")
     return mask
-
-
-def _check_as_trained(given: Mapping[str, Optional[str]], trained: Mapping[str, Optional[str]]) -> None:
-    """Raise UserError where a resumed training is given another value of an option than its checkpoint was trained
-    with."""
-    for name, differs in _SAVED_IN_CHECKPOINT.items():
-        value, before = given[name], trained[name]
-        if value != before and (differs or before is not None):
-            was = "without it" if before is None else f"with {as_given(name, before)}"
-            now = f"without {as_flag(name)}" if value is None else as_given(name, value)
-            raise UserError(
-                f"{now}: the checkpoint was trained {was}; "
-                f"leave the option out to go on so, or begin a new training from that model with --finetune-from-model"
-            )
 
 
 def _check_combination(streams: Sequence[Type[SideStream]], task: FairseqDataclass) -> None:

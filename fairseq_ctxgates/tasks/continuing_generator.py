@@ -54,18 +54,25 @@ class ContinuingGenerator(SequenceGenerator):
                 raise UserError(f"{option}: not with a model that reads the preceding translations; leave it out")
 
     def generate(self, models: Sequence[BaseFairseqModel], sample: Dict[str, Any], **options: Any) -> Any:
-        """As fairseq's; raises UserError as :meth:`check`, and for prefixes of the translations."""
+        """As fairseq's; raises UserError as :meth:`check`, for prefixes of the translations, and for a least length above
+        the greatest."""
         context: Optional[Tensor] = sample.get(CONTEXT)
         if context is None:
             return super().generate(models, sample, **options)
         self.check()
         if options.get("prefix_tokens") is not None:
             raise UserError("--prefix-size: not with a model that reads the preceding translations; leave it out")
+        max_len_a, max_len_b = self.max_len_a, self.max_len_b
+        longest = int(max_len_a * sample["net_input"]["src_tokens"].size(1) + max_len_b)
+        if self.min_len > longest:
+            raise UserError(
+                f"--min-len {self.min_len}: --max-len-a {max_len_a} and --max-len-b {max_len_b} allow translations of "
+                f"{longest} words here; make it smaller, or them larger"
+            )
         if not context.numel():
             return super().generate(models, sample, **options)
         lengths = context.ne(self.pad).sum(dim=1)
-        max_len_a, max_len_b = self.max_len_a, self.max_len_b
-        self.longest_translation = int(max_len_a * sample["net_input"]["src_tokens"].size(1) + max_len_b)
+        self.longest_translation = longest
         # At its last step the search ends all translations of a batch; each has ended by itself before.
         steps = int((lengths + self._longest(lengths)).max()) + 1
         prefix = torch.nn.functional.pad(context, (0, steps - context.size(1)), value=self.pad)
@@ -98,7 +105,7 @@ class ContinuingGenerator(SequenceGenerator):
         words = prefix_tokens[:, step].repeat_interleave(beam_size)
         place = step - lengths  # in the translation
         is_context, is_last = place < 0, place >= self._longest(lengths)
-        ends = lprobs[:, self.eos].masked_fill((place >= 0) & (place < self.min_len), float("-inf"))
+        ends = lprobs[:, self.eos].masked_fill((place >= 0) & (place < self.min_len) & ~is_last, float("-inf"))
         lprobs[:, self.stand_in] = float("-inf")
         suppressed = getattr(self, "token_indices_to_suppress", None)
         if suppressed is not None:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.inter_sentence.preceding_sentences import group_sentences
-from tests.helpers.models import EOS, PAD, SOURCES, TARGETS, make_batch, make_model, make_side_inputs
+from fairseq_ctxgates.tasks.alignments import AlignmentGenerator
+from tests.helpers.models import DICTIONARY, EOS, PAD, SOURCES, TARGETS, make_batch, make_model, make_side_inputs
 from tests.helpers.reference_rnnsearch import make_rnnsearch
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -142,3 +143,27 @@ def test_null_for_all(arch: str) -> None:
 def test_no_sentence_is_no_number(arch: str) -> None:
     with pytest.raises(UserError, match="--inter-sentence-context 0: it must be at least 1"):
         make(arch, 0)
+
+
+@pytest.mark.parametrize(
+    ("arch", "options"),
+    [
+        ("isg_transformer", {}),
+        ("isg_transformer_align", {"alignment_layer": 0, "full_context_alignment": True}),
+        ("isg_rnnsearch", {}),
+    ],
+    ids=str,
+)
+def test_alignments_of_beams_are_those_of_each_alone(arch: str, options: dict[str, Any]) -> None:
+    """``--print-alignment soft``: the attention of every translation when it is given to the model by itself."""
+    model = make(arch, 3, **options).eval()
+    source = {name: BATCH[name] for name in ("src_tokens", "src_lengths")}
+    generator = AlignmentGenerator([model], DICTIONARY, print_alignment="soft", beam_size=2, max_len_b=5)
+    found = generator.generate([model], {"net_input": {**source, **preceding_inputs(BEFORE)}})
+    for row, hypotheses in enumerate(found):
+        words = source["src_tokens"][row : row + 1]
+        for hypothesis in hypotheses:
+            previous = torch.cat([torch.tensor([EOS]), hypothesis["tokens"][:-1]]).unsqueeze(0)
+            attention = model(words, None, previous, **preceding_inputs([BEFORE[row]]))[1]["attn"][0][0]
+            printed = torch.tensor([[float(weight) for weight in line] for line in hypothesis["alignment"]])
+            torch.testing.assert_close(printed, attention[:, words[0].ne(PAD)], rtol=0, atol=1e-5, check_dtype=False)

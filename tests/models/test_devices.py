@@ -14,6 +14,9 @@ from omegaconf import OmegaConf
 
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE, SOURCE, TARGET
 from fairseq_ctxgates.inter_sentence.preceding_sentences import group_sentences
+from fairseq_ctxgates.modules.dropout import Dropout
+from fairseq_ctxgates.modules.gated_recurrent_unit import BidirectionalGRU
+from fairseq_ctxgates.modules.interpolation import interpolate
 from tests.helpers.models import PAD, make_batch, make_side_inputs, make_task
 from tests.helpers.options import ARCHITECTURES
 
@@ -52,6 +55,16 @@ def test_no_tensor_is_made_elsewhere(arch: str, options: dict[str, Any]) -> None
         torch.set_default_device(None)
     for one, other in zip(found, expected):
         torch.testing.assert_close(one, other)
+
+
+def test_what_a_cpu_does_its_own_way_is_not_for_other_devices() -> None:
+    """Accelerators without CUDA, for which a device of no values stands in."""
+    x = torch.empty(3, 4, device="meta")
+    assert Dropout(0.1).train()(x).device == x.device
+    assert interpolate(x.half(), x.half(), x.half()).dtype == torch.float16
+    with torch.device("meta"):
+        gru = BidirectionalGRU(4, 2)
+    assert gru.states(x, torch.tensor([2, 1])).device == x.device
 
 
 def run(model: Any, is_trained: bool) -> list[torch.Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from fairseq_ctxgates.context_gates.mechanism import ContextGateConfig
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.mechanism import TRANSFORMER, Mechanism
 from fairseq_ctxgates.mechanisms import register_mechanism
-from fairseq_ctxgates.models.context_model import further_encodings
+from fairseq_ctxgates.models.context_model import RESERVED, further_encodings
 from fairseq_ctxgates.models.context_transformer import FAIRSEQ_ENCODER_OUT
+from fairseq_ctxgates.models.decoder_layer import ContextDecoderLayer
 from fairseq_ctxgates.models.warm_start import warm_start
 from fairseq_ctxgates.parts import Part
 from tests.helpers.models import DICTIONARY, TINY, build_model, make_batch, make_task
@@ -124,12 +126,18 @@ def test_names_that_are_taken(facts: dict[str, Any], message: str, monkeypatch: 
         ("tensors", "src_lengths"),
         ("source_masks", "encoder"),
         ("sentences", "encoder"),
+        ("sentences", "self_attn"),
     ],
 )
 def test_names_of_an_encoders_output_that_are_taken(what: str, name: str) -> None:
     other = mechanism(switch="other_switch", **{what: lambda self, given: {name: torch.zeros(2)}})(OtherConfig(True), 1)
     with pytest.raises(ValueError, match=f"Other.{what}: the name '{name}' is taken"):
         further_encodings([other], None, FAIRSEQ_ENCODER_OUT)  # type: ignore[arg-type]
+
+
+def test_every_argument_of_a_decoder_layer_is_taken() -> None:
+    arguments = set(signature(ContextDecoderLayer.forward).parameters) - {"added"}
+    assert arguments == RESERVED | (arguments & FAIRSEQ_ENCODER_OUT)
 
 
 def test_two_mechanisms_may_not_add_the_same() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import pytest
@@ -223,6 +224,20 @@ def test_beam_search_scores_equal_forced_decoding(mechanism: str, ensemble: bool
             expected = mean.gather(-1, tokens.unsqueeze(-1)).squeeze(-1).log()
             torch.testing.assert_close(hypothesis["positional_scores"], expected, rtol=0, atol=1e-5, check_dtype=False)
             assert float(hypothesis["score"]) == pytest.approx(float(expected.mean()), abs=1e-5)
+
+
+@pytest.mark.parametrize("all_hiddens", [False, True])
+def test_the_outputs_of_layers_are_kept_where_they_are_asked_for(all_hiddens: bool) -> None:
+    """A translation does not need the memory of all the encoder's layers at once."""
+    model = make_model("context_transformer", encoder_layers=6)
+    outputs: list[weakref.ref] = []
+    alive: list[int] = []
+    for layer in model.encoder.layers:
+        layer.register_forward_hook(lambda module, inputs, output: outputs.append(weakref.ref(output)))
+        layer.register_forward_hook(lambda *_: alive.append(sum(output() is not None for output in outputs)))
+    encoder_out = model.encoder(SOURCE, LENGTHS, return_all_hiddens=all_hiddens)
+    assert alive[-1] == (6 if all_hiddens else 2)  # the last layer's input and output
+    assert len(encoder_out["encoder_states"]) == (7 if all_hiddens else 0)
 
 
 def test_gated_and_plain_model_differ() -> None:

@@ -397,8 +397,8 @@ def test_an_analysis_prints_its_result_only(trained: Trained, tmp_path: Path) ->
     assert done.stdout.splitlines()[-1] == f"written: {tmp_path / 'gates.png'}"
 
 
-@pytest.mark.parametrize("option", ["--cross-self-attention", "--no-cross-attention"])
-def test_options_that_contradict_a_source_context(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("option", ["--cross-self-attention", "--no-cross-attention", "--encoder-xformers-att-config"])
+def test_options_that_are_not_offered(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse_args_and_arch(get_training_parser(), ["data", *TASK, *GATED, option])
     assert f"unrecognized arguments: {option}" in capsys.readouterr().err

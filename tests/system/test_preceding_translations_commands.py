@@ -146,6 +146,7 @@ def test_it_translates_after_the_references(trained: Trained, model: str) -> Non
         (("--beam", 4, "--lenpen", 0.3), {"beam": 4, "penalty": 0.3, "longest": 12}),
         (("--beam", 3, "--max-len-b", 3), {"beam": 3, "longest": 3}),
         (("--beam", 3, "--min-len", 5), {"beam": 3, "longest": 12, "shortest": 5}),
+        (("--beam", 3, "--min-len", 12), {"beam": 3, "longest": 12, "shortest": 12}),
         (("--beam", 2, "--unnormalized"), {"beam": 2, "longest": 12, "penalty": 0.0}),
     ],
 )
@@ -402,6 +403,10 @@ REFUSED = [
     (("--no-repeat-ngram-size", "2"), "--no-repeat-ngram-size: not with a model that reads"),
     (("--diverse-beam-groups", "2"), "--diverse-beam-groups, .*: not with a model that reads"),
     (("--match-source-len",), "--match-source-len: not with a model that reads"),
+    (
+        ("--min-len", "9", "--max-len-b", "8"),
+        "--min-len 9: --max-len-a 0.* and --max-len-b 8 allow translations of 8 words",
+    ),
     (("--print-alignment",), "--print-alignment and --replace-unk do not go with a model that reads"),
 ]
 

@@ -31,6 +31,7 @@ from tests.helpers.fairseq_commands import (
     interactive,
     logged,
     new_parameters,
+    printed_alignments,
     run,
     train,
     validate,
@@ -73,6 +74,14 @@ def test_interactive_equals_generate(trained: Trained, model: str, tmp_path: Pat
     found = interactive(trained.data, trained[model], lines, tmp_path, *SEARCH, *sizes)
     expected = generate(trained.data, trained[model])
     check_same_translations(dict(enumerate(h for h, line in zip(found, lines) if line)), expected)
+
+
+@pytest.mark.parametrize("model", ["two", "two on rnnsearch"])
+def test_alignments(trained: Trained, model: str) -> None:
+    command = (*TASK, "--path", trained[model], *DECODING, "--print-alignment")
+    found = printed_alignments(run("generate", trained.data, *command))
+    assert len(found) == 20 and all(found.values())
+    assert printed_alignments(run("generate", trained.data, *command, "--batch-size", "1")) == found
 
 
 def test_ensemble_of_models_that_read_one_and_two(trained: Trained, trained_on_documents: Trained) -> None:

@@ -1,0 +1,64 @@
+"""The task's options that a checkpoint keeps, because its model reads its input by them."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping
+
+from fairseq.dataclass import FairseqDataclass
+
+from fairseq_ctxgates.configuration import as_flag, as_given
+from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.models.input_options import Values
+
+
+class SavedOptions:
+    """Gives a task the values of these options that its checkpoints were trained with, where none were given.
+
+    Args:
+        cfg: the task's options, before any is taken from a checkpoint
+        differs: the names of those that checkpoints keep, and whether a model that was trained without one reads
+            another input, see :attr:`~fairseq_ctxgates.data.side_stream.SideStream.saved_options`
+    """
+
+    def __init__(self, cfg: FairseqDataclass, differs: Mapping[str, bool]) -> None:
+        self.cfg = cfg
+        self.differs = differs
+        self.not_given = [name for name in differs if getattr(cfg, name) is None]
+        self._trained_with: List[Values] = []
+
+    def take_from(self, state: Dict[str, Any]) -> None:
+        """Take the options out of the task's state in a checkpoint, one of those to translate with.
+
+        Raises:
+            UserError: of an ensemble's models one was trained on another input.
+        """
+        self._trained_with.append({name: state.pop(name, None) for name in self.differs})
+        for name in self.not_given:
+            values = {trained[name] for trained in self._trained_with}
+            if not self.differs[name] and len(values) > 1:
+                values.discard(None)
+            if len(values) > 1:
+                raise UserError(
+                    f"--path: one model was trained with {as_flag(name)}, another without or with another value, and "
+                    f"an ensemble reads one input"
+                )
+            setattr(self.cfg, name, values.pop())
+
+    def go_on_with(self, trained: Values) -> None:
+        """Take the options of the checkpoint that training goes on from."""
+        for name in self.not_given:
+            setattr(self.cfg, name, trained[name])
+
+    def check_as_trained(self, given: Values, trained: Values) -> None:
+        """Raise UserError where a resumed training is given another value of an option than its checkpoint was trained
+        with."""
+        for name, differs in self.differs.items():
+            value, before = given[name], trained[name]
+            if value != before and (differs or before is not None):
+                was = "without it" if before is None else f"with {as_given(name, before)}"
+                now = f"without {as_flag(name)}" if value is None else as_given(name, value)
+                raise UserError(
+                    f"{now}: the checkpoint was trained {was}; "
+                    f"leave the option out to go on so, or begin a new training from that model with "
+                    f"--finetune-from-model"
+                )
