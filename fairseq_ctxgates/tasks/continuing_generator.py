@@ -54,8 +54,8 @@ class ContinuingGenerator(SequenceGenerator):
                 raise UserError(f"{option}: not with a model that reads the preceding translations; leave it out")
 
     def generate(self, models: Sequence[BaseFairseqModel], sample: Dict[str, Any], **options: Any) -> Any:
-        """As fairseq's; raises UserError as :meth:`check`, for prefixes of the translations, and for a least length above
-        the greatest."""
+        """As fairseq's; raises UserError as :meth:`check`, for prefixes of the translations, and for a least length
+        above the greatest."""
         context: Optional[Tensor] = sample.get(CONTEXT)
         if context is None:
             return super().generate(models, sample, **options)
