@@ -20,8 +20,8 @@ WATCH_SECONDS = 5  # between two looks at the parent, where there is no such sig
 
 
 def ending_with_parent(command: Sequence[str]) -> List[str]:
-    """A command line whose process, which has the same number, ends when this one dies. Only Linux can do so; elsewhere
-    the command as it is."""
+    """A command line whose process, which has the same number, ends when this one dies, or the thread of it that
+    started the command ends. Only Linux can do so; elsewhere the command as it is."""
     if sys.platform != "linux":
         return list(command)
     return [sys.executable, "-I", os.path.abspath(__file__), str(os.getpid()), *command]

@@ -95,9 +95,12 @@ class CorpusCommands:
             return f"mkdir -p {self._folder}\n" + fill(self._corpus.make, f"corpora.{self._name}.make", self.names)
         lines = [f"mkdir -p {text}"]
         for name in self._files:
-            first = f" | head -n {self._corpus.first}" if self._corpus.first and name.startswith("train.") else ""
-            # gzip reads NAME.gz where there is no NAME, and copies text that is not compressed.
-            lines.append(f'gzip -dcf "${TEXTS}"/{self._corpus.text}/{name}{first} > {text}/{name}')
+            # gzip reads NAME.gz where there is no NAME, and copies text that is not compressed. In a pipe its failure
+            # would pass unnoticed.
+            lines.append(f'gzip -dcf "${TEXTS}"/{self._corpus.text}/{name} > {text}/{name}')
+            if self._corpus.first and name.startswith("train."):
+                lines.append(f"head -n {self._corpus.first} {text}/{name} > {text}/{name}.part")
+                lines.append(f"mv {text}/{name}.part {text}/{name}")
         for ending in self._endings if self._corpus.held_out else []:
             train = f"{text}/train.{ending}"
             lines.append(f"tail -n {self._corpus.held_out} {train} > {text}/test.{ending}")

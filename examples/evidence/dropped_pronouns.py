@@ -44,7 +44,11 @@ def find_examples(source: Sequence[str], target: Sequence[str], documents: Seque
     """The examples of a text, in its order."""
     for line in range(1, len(source)):
         words = target[line].split()
-        places = [place for place, word in enumerate(words) if word in PRONOUNS]
+        places = [
+            place
+            for place, word in enumerate(words)
+            if word in PRONOUNS and not words[max(place - 1, 0)].endswith("@@")  # the end of another word
+        ]
         if documents[line] != documents[line - 1] or len(places) != 1 or genders(source[line]):
             continue
         (place,) = places

@@ -6,15 +6,18 @@ OmegaConf), and ``$data`` a name that the runner fills in (as in ``string.Templa
 
 from __future__ import annotations
 
+import argparse
 import re
+import shlex
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Literal, Sequence
+from typing import Any, Dict, Iterator, List, Literal, NoReturn, Sequence
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from yaml import YAMLError
 
+from fairseq_ctxgates.analysis.systems import add_reference_options
 from fairseq_ctxgates.errors import UserError, one_line
 
 
@@ -38,6 +41,13 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class _Parser(argparse.ArgumentParser):
+    """One whose errors are of the plan."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"scoring: {message}")
+
+
 class Corpus(Section):
     """A parallel corpus, from text to binarized data with side streams.
 
@@ -51,7 +61,8 @@ class Corpus(Section):
     bpe: operations of joint BPE, with one dictionary
     words: or the number of words a language; the others are unknown
     streams: the commands that add side streams
-    scoring: options of ``ctxgates analyze compare`` for this text
+    scoring: options for this text, as ``ctxgates analyze bleu-by-length`` has them: ``--tokenize``, ``--lowercase``,
+        ``--remove-bpe``
 
     ``make``, ``streams`` and the commands below know $data (the directory with ``-s`` and ``-t``), $text (the folder),
     $reference (of the test set), $scoring, $corpus (the folder of all), and $examples (the folder of the examples).
@@ -74,9 +85,16 @@ class Corpus(Section):
         for first, second in (("text", "make"), ("bpe", "words")):
             if bool(getattr(self, first)) == bool(getattr(self, second)):
                 raise ValueError(f"give one of {first!r} and {second!r}")
-        if self.make and (self.first or self.held_out):
-            raise ValueError("'first' and 'held_out' are of 'text', not of 'make'")
+        if self.make and (self.first or self.held_out or self.documents):
+            raise ValueError("'first', 'held_out' and 'documents' are of 'text', not of 'make'")
+        self.scoring_options("reference")
         return self
+
+    def scoring_options(self, reference: object) -> argparse.Namespace:
+        """The options of ``scoring``, and a reference; raises ValueError where they are others."""
+        parser = _Parser(prog="scoring", add_help=False)
+        add_reference_options(parser)
+        return parser.parse_args(["--ref", str(reference), *shlex.split(self.scoring)])
 
     @property
     def pair(self) -> Sequence[str]:
@@ -153,6 +171,8 @@ class Part(Section):
         for name, system in self.systems.items():
             if system.starts_from and system.starts_from not in earlier:
                 raise ValueError(f"systems.{name}.starts_from: no system {system.starts_from!r} before it")
+            if not system.is_scored and (system.variants or system.measures):
+                raise ValueError(f"systems.{name}: 'variants' and 'measures' are of a system that is scored")
             earlier.append(name)
         variants = [variant for system in self.systems.values() for variant in system.variants]
         check_folders("systems", [*self.systems, *variants], ())

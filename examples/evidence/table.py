@@ -20,7 +20,7 @@ from evidence.commands import COMPARISON, PartCommands, system_folder
 from evidence.plan import Part, Plan, slug
 from fairseq_ctxgates.analysis.figures import legend_above, line_look, new_figure
 from fairseq_ctxgates.analysis.report import Cell, Result, Table
-from fairseq_ctxgates.analysis.systems import add_reference_options, bleu_metric
+from fairseq_ctxgates.analysis.systems import bleu_metric, join_subwords, read_references
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import read_lines
 from runner import Step, read_record
@@ -220,19 +220,21 @@ class PartResults:
         return rows
 
     def _metrics(self) -> Dict[str, Metric]:
-        parser = argparse.ArgumentParser()
-        add_reference_options(parser)
-        scoring = self._plan.corpora[self._part.corpus].scoring.split()
-        args = parser.parse_args(["--ref", str(self._commands.corpus.reference), *scoring])
-        return {"BLEU": bleu_metric(args), "chrF2": CHRF(lowercase=args.lowercase)}
+        return {"BLEU": bleu_metric(self._scoring), "chrF2": CHRF(lowercase=self._scoring.lowercase)}
+
+    @property
+    def _scoring(self) -> argparse.Namespace:
+        reference = self._directory / self._commands.corpus.reference
+        return self._plan.corpora[self._part.corpus].scoring_options(reference)
 
     def _statistics(self, metric: Metric) -> List[np.ndarray]:
         """The sufficient statistics of each row, (seeds, sentences, quantities)."""
-        reference = read_lines(self._directory / self._commands.corpus.reference)
+        references = read_references(self._scoring)
         found = []
         for row in self._part.rows:
-            texts = [read_lines(self._directory / self._commands.translations(seed, row)) for seed in self.seeds]
-            found.append(np.array([metric._extract_corpus_statistics(text, [reference]) for text in texts]))
+            paths = [self._directory / self._commands.translations(seed, row) for seed in self.seeds]
+            texts = [join_subwords(read_lines(path), self._scoring.remove_bpe) for path in paths]
+            found.append(np.array([metric._extract_corpus_statistics(text, references) for text in texts]))
         return found
 
     def _measured(self, system: str) -> Dict[str, List[Optional[float]]]:

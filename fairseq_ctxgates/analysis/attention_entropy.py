@@ -238,7 +238,7 @@ def drawn_sentences(sentences: Sequence[SentenceEntropy], numbers: Optional[Sequ
     """The sentences of these numbers; by default the first after NULL and the first after an ordinary sentence.
 
     Raises:
-        UserError: no sentence has one of the numbers.
+        UserError: a sentence of these numbers was left out.
     """
     if numbers is None:
         firsts = (next((sentence for sentence in sentences if sentence.kind == kind), None) for kind in KINDS)
@@ -246,7 +246,7 @@ def drawn_sentences(sentences: Sequence[SentenceEntropy], numbers: Optional[Sequ
     by_number = {sentence.number: sentence for sentence in sentences}
     for number in numbers:
         if number not in by_number:
-            raise UserError(f"--sentence {number}: the split has sentences 1 to {max(by_number)}, the longest left out")
+            raise UserError(f"--sentence {number}: it is too long for the model, and was left out")
     return [by_number[number] for number in numbers]
 
 
@@ -348,6 +348,8 @@ class AttentionEntropyAnalysis(Analysis):
         """Measure the entropy of every target token of the split."""
         inference = Inference.from_options(args)
         check_model(inference)
+        for number in args.sentence or []:
+            inference.sentence(args.gen_subset, number)
         sentences = sorted(
             (
                 sentence

@@ -217,7 +217,8 @@ def read_source(args: argparse.Namespace) -> Tuple[List[str], Dictionary]:
     split = find_split(data_dir, args.gen_subset, *languages)
     dictionary = split.load_dictionary(languages[0])
     rows = list(split.load_language(languages[0]))
-    split.check_token_ids(languages[0], torch.cat(rows).numpy(), len(dictionary))
+    if rows:
+        split.check_token_ids(languages[0], torch.cat(rows).numpy(), len(dictionary))
     return [dictionary.string(row) for row in rows], dictionary
 
 

@@ -140,7 +140,7 @@ class TrainingText:
 
 def _decoded(line: bytes, path: Path, number: int) -> str:
     try:
-        return line.decode("utf-8")
+        return line.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: line {number} is not UTF-8: convert the file") from error
 
@@ -311,6 +311,8 @@ class CoherenceAnalysis(Analysis):
     def run(self, args: argparse.Namespace) -> Result:
         """Read or train the vectors, and measure every text."""
         import_gensim()
+        if args.save_vectors is not None and args.save_vectors.suffix == ".gz":
+            raise UserError(f"--save-vectors {args.save_vectors}: they are not compressed, leave out the ending .gz")
         texts = read_texts_by_name(args)
         documents = find_documents(args, texts[REFERENCE])
         preceding = find_preceding_sentences(documents, np.array([not line.strip() for line in texts[REFERENCE]]))

@@ -119,16 +119,16 @@ def paired_bootstrap(
         n_samples=resamples,
     )
     signatures, results = test()
-    # For translations equal to the baseline's, sacreBLEU gives the lowest possible p.
-    has_p = [list(translations) != list(systems[0][1]) for _, translations in systems]
-    by_metric = {metric: [_score(result, p) for result, p in zip(results[metric], has_p)] for metric in signatures}
+    by_metric = {metric: [_score(result, results[metric][0]) for result in results[metric]] for metric in signatures}
     return Scores([name for name, _ in systems], by_metric, {metric: str(signatures[metric]) for metric in signatures})
 
 
-def _score(result: Union[str, PairedResult], has_p: bool) -> Score:
-    assert isinstance(result, PairedResult)  # text is the systems' names only
+def _score(result: Union[str, PairedResult], baseline: Union[str, PairedResult]) -> Score:
+    assert isinstance(result, PairedResult) and isinstance(baseline, PairedResult)  # text is the systems' names only
     assert result.mean is not None and result.ci is not None
-    p = float(result.p_value) if has_p and result.p_value is not None else None
+    # Where all resamples are equal to the baseline's, sacreBLEU gives the lowest possible p.
+    differs = (result.score, result.mean, result.ci) != (baseline.score, baseline.mean, baseline.ci)
+    p = float(result.p_value) if differs and result.p_value is not None else None
     return Score(float(result.score), float(result.mean), float(result.ci), p)
 
 

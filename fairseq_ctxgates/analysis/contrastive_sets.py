@@ -50,7 +50,7 @@ def read_json(path: Path) -> Any:
         UserError: the file cannot be read; the message names the line.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

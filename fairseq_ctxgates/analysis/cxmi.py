@@ -224,15 +224,13 @@ def drawn_sentence(sentences: Sequence[SentenceScores], number: Optional[int]) -
     """The sentence of this number; by default the sentence with the most bits saved for each token.
 
     Raises:
-        UserError: no sentence has this number.
+        UserError: the sentence of this number was left out.
     """
     if number is None:
         return max(sentences, key=lambda sentence: float(sentence.saved.mean()))
     chosen = [sentence for sentence in sentences if sentence.number == number]
     if not chosen:
-        raise UserError(
-            f"--sentence {number}: the split has sentences 1 to {sentences[-1].number}, the longest left out"
-        )
+        raise UserError(f"--sentence {number}: it is too long for the model, and was left out")
     return chosen[0]
 
 
@@ -426,17 +424,12 @@ def chosen_document(
         nearest: the row of the sentence before each, or ``NONE``, (sentences,)
         sentences: those that were scored, by their rows
         number: of the sentence, from 1
-
-    Raises:
-        UserError: there is no such sentence.
     """
     first = np.arange(len(nearest))  # the row of the first sentence of each one's document
     for row, before in enumerate(nearest):
         if before != NONE:
             first[row] = first[before]
     if number is not None:
-        if not 1 <= number <= len(nearest):
-            raise UserError(f"--sentence {number}: the split has sentences 1 to {len(nearest)}")
         return np.flatnonzero(first == first[number - 1]).tolist()
     saved: Dict[int, List[float]] = {}
     for row, sentence in sentences.items():
@@ -499,6 +492,8 @@ class CXMIAnalysis(Analysis):
         for name, path in zip(system_names(paths, args.names), paths):
             inference = Inference.from_options(args, path=path)
             check_reads_context(inference)
+            if args.sentence is not None:
+                inference.sentence(args.gen_subset, args.sentence)
             sentences = score_sentences(inference, without_context(args, path, inference), args)
             models.append(Measured.of(name, path, sentences, args))
             if args.html:

@@ -369,7 +369,7 @@ def describe(statistics: GateStatistics) -> str:
     """The number of sentences, tokens and labels that the statistics are computed from."""
     text = f"{statistics.sentences} sentences, {statistics.tokens} target tokens"
     if statistics.majority_share is None:
-        return f"{text}, no gate labels loaded (ctxgates gate-labels makes them, --task context_translation loads them)"
+        return f"{text}, none labelled (ctxgates gate-labels makes labels, --task context_translation loads them)"
     source_share = statistics.labels[SOURCE] / statistics.labelled_tokens
     return (
         f"{text}, {statistics.labelled_tokens} of them labelled ({source_share:.1%} source; "
@@ -400,6 +400,8 @@ class GateAnalysis(Analysis):
         (drawn,) = sentence_gates(inference, args.gen_subset, args.sentence) if args.figure else (None,)
         page = gate_page(inference, args.gen_subset, args.sentence) if args.html else None
         statistics = gate_statistics(inference, args.gen_subset, args.max_tokens, args.batch_size)
+        if not statistics.sentences:
+            raise UserError(f"no sentence of {args.gen_subset} of {args.data} is short enough for {args.path}")
         table = summary_table(statistics)
         over = f"context gates over {args.gen_subset} of {inference.data_dir.name}"
         return Result(

@@ -100,11 +100,6 @@ class Result:
 
     def write(self, args: argparse.Namespace) -> None:
         """Write the files that the options of :func:`add_report_options` name, and print their paths."""
-        for option, draw in self.more_figures.items():
-            path: Optional[Path] = getattr(args, option)
-            if path:
-                write_figure(path, draw())
-                print(f"written: {path}")
         written: List[Path] = []
         if args.json:
             text = json.dumps(self.report, indent=2, ensure_ascii=False, allow_nan=False)
@@ -123,6 +118,11 @@ class Result:
         if args.figure and self.figure is not None:
             write_figure(args.figure, self.figure())
             written.append(args.figure)
+        for option, draw in self.more_figures.items():
+            path: Optional[Path] = getattr(args, option)
+            if path:
+                write_figure(path, draw())
+                written.append(path)
         if written:
             print(f"written: {', '.join(map(str, written))}")
 
@@ -149,8 +149,8 @@ def check_outputs(args: argparse.Namespace, options: Sequence[str] = ("json", "c
         path: Optional[Path] = getattr(args, option, None)
         if path is None:
             continue
-        if option == "figure":
-            with needs_extra("analyze", "--figure"):
+        if option in ("figure", "histogram"):
+            with needs_extra("analyze", f"--{option}"):
                 import matplotlib  # noqa: F401
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -158,8 +158,10 @@ def check_outputs(args: argparse.Namespace, options: Sequence[str] = ("json", "c
             raise UserError(f"--{option} {path}: {path.parent} cannot be made ({error.strerror})") from error
         if path.is_dir():
             raise UserError(f"--{option} {path} is a folder: name a file in it")
-        if not os.access(path.parent, os.W_OK):
-            raise UserError(f"--{option} {path}: {path.parent} is not writable")
+        # A file is replaced; what is none, such as /dev/stdout, is written to.
+        written = path if path.exists() and not path.is_file() else path.parent
+        if not os.access(written, os.W_OK):
+            raise UserError(f"--{option} {path}: {written} is not writable")
 
 
 def write_whole(path: Path, content: bytes) -> None:

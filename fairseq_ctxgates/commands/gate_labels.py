@@ -48,11 +48,13 @@ REPORTED_MIN_COUNT = 10  # PMI of rare pairs is high by chance
 
 
 def memory_size(text: str) -> int:
-    """The type of an option whose value is a number of bytes, with the unit K, M, G, T (powers of 1024) or none."""
+    """The type of an option whose value is a number of bytes, with the unit K, M, G, T (powers of 1024) or none; at
+    least a kilobyte."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    if match is None or float(match[1]) == 0:
+    size = int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " ")) if match is not None else 0
+    if size < 1024:
         raise argparse.ArgumentTypeError(f"{text!r} is not a memory size such as 4G or 512M")
-    return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
+    return size
 
 
 def get_parser() -> CommandParser:

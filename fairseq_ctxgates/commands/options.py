@@ -147,4 +147,7 @@ def match_files_to_splits(
             if split in matched:
                 raise UserError(f"{option} names {name} twice")
             matched[split] = file
+    for split, file in matched.items():
+        if not file.exists():
+            raise UserError(f"{option} {split.name}: {file} not found: check the path")
     return matched

@@ -205,6 +205,10 @@ def test_one_system_alone_and_systems_that_are_the_same() -> None:
     scores = paired_bootstrap([("a", FIRST), ("b", FIRST)], [TARGET], metrics, 50)
     assert scores.by_metric["BLEU"][1].score == scores.by_metric["BLEU"][0].score
     assert [score.p for score in scores.by_metric["BLEU"]] == [None, None]
+    louder = [line.upper() for line in FIRST]
+    lowercase = {"BLEU": BLEU(tokenize="none", lowercase=True), "chrF2": CHRF(lowercase=True)}
+    same = paired_bootstrap([("a", FIRST), ("b", louder)], [TARGET], lowercase, 50)
+    assert [score.p for scores in same.by_metric.values() for score in scores] == [None] * 4
     figure = comparison_figure(scores, "about")
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
     assert len(paired_bootstrap([("a", FIRST)], [TARGET], metrics, 50).table().rows) == 1

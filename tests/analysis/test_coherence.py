@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import json
@@ -15,7 +16,7 @@ import pytest
 from gensim.models import KeyedVectors
 
 from fairseq_ctxgates import analysis
-from fairseq_ctxgates.analysis.coherence import coherence, coherence_figure, read_vectors
+from fairseq_ctxgates.analysis.coherence import TrainingText, coherence, coherence_figure, read_vectors
 from fairseq_ctxgates.errors import UserError
 
 VECTORS = {"a": [1.0, 0.0], "b": [0.0, 1.0], "c": [1.0, 1.0], "no": [0.0, 0.0]}
@@ -172,3 +173,8 @@ def test_without_gensim(texts: Dict[str, Path], monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "gensim", None)
     with pytest.raises(UserError, match=r"coherence needs gensim .*pip install 'fairseq-ctxgates\[coherence\]'"):
         run(texts, "--one-document")
+
+
+def test_a_byte_order_mark_is_no_part_of_a_word(tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes(codecs.BOM_UTF8 + b"the cat\nthe dog\n")
+    assert list(TrainingText([tmp_path / "text"], str.split)) == [["the", "cat"], ["the", "dog"]]

@@ -196,7 +196,7 @@ def test_concatenated_sentences(trained: Trained, tmp_path: Path) -> None:
     [
         ("plain", (), "plain/checkpoint_last.pt reads no preceding sentence: give --path a model trained with"),
         ("stock", (), "stock/checkpoint_last.pt reads no preceding sentence"),
-        ("isg", ("--sentence", 21), "--sentence 21: the split has sentences 1 to 20"),
+        ("isg", ("--sentence", 21), "--sentence 21: split 'test' has sentences 1 to 20"),
         ("isg", ("--baseline-path", "missing.pt"), "missing.pt not found: give a checkpoint"),
         ("isg", ("--gen-subset", "tset"), "no split 'tset'"),
         ("isg", NULL, "--model-overrides: cxmi itself sets 'inter_sentence_ablation' for the scores without context"),

@@ -89,7 +89,7 @@ def test_without_labels() -> None:
     statistics = statistics_of(({1: GATE}, IS_TOKEN))
     assert statistics.summary().mean == pytest.approx(2.9 / 6)
     assert (statistics.summary().agreement, statistics.summary().hinge, statistics.majority_share) == (None, None, None)
-    assert describe(statistics).startswith("2 sentences, 3 target tokens, no gate labels loaded (ctxgates gate-labels ")
+    assert describe(statistics).startswith("2 sentences, 3 target tokens, none labelled (ctxgates gate-labels ")
 
 
 def test_histogram_by_hand() -> None:
@@ -237,7 +237,7 @@ def test_gates_of_rnnsearch_on_data_without_labels(
     options = [part for option, file in files.items() for part in (f"--{option}", str(file))]
     path = str(tmp_path / "checkpoint_last.pt")
     analysis.main(["gates", str(without), "--path", path, "--gen-subset", "valid", "--cpu", *options])
-    assert "no gate labels loaded (ctxgates gate-labels makes them" in capsys.readouterr().out
+    assert "none labelled (ctxgates gate-labels makes labels" in capsys.readouterr().out
     found = json.loads(files["json"].read_text(encoding="utf-8"))
     assert list(found["layers"]) == ["1"] and 0 < found["all"]["mean"] < 1 and found["all"]["agreement"] is None
     assert sum(found["histogram"]["1"]) == found["target_tokens"] * 64

@@ -17,7 +17,6 @@ import pytest
 from fairseq_ctxgates import analysis
 from fairseq_ctxgates.analysis.cxmi import SentenceScores, chosen_document
 from fairseq_ctxgates.analysis.page import Page, PageSentence
-from fairseq_ctxgates.errors import UserError
 from tests.helpers.documents import TEXT
 from tests.helpers.fairseq_commands import GATED
 from tests.helpers.trained import Trained, train_models
@@ -114,8 +113,6 @@ def test_the_document_is_that_of_the_sentence_or_the_one_that_saves_most() -> No
     sentences = {row: scored(row + 1, value) for row, value in enumerate([0.0, 3.0, 1.0, 1.0, 1.0])}
     assert chosen_document(nearest, sentences) == [0, 1, 5]
     assert chosen_document(nearest, sentences, number=5) == [2, 3, 4]
-    with pytest.raises(UserError, match="--sentence 7: the split has sentences 1 to 6"):
-        chosen_document(nearest, sentences, number=7)
 
 
 def run(folder: Path, name: str, data: Path, *options: Any) -> Dict[str, Any]:

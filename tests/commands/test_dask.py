@@ -187,7 +187,7 @@ def test_a_shard_that_kills_every_worker(data, tmp_path, warm_python):
         cluster.add_worker(killing("os.getpid()", ".labels"))
         cluster.add_worker()
         with pytest.raises(UserError, match="died, most likely out of memory: .* the last was tcp://127.0.0.1:"):
-            main([str(data), "--memory", "1", "--dask", cluster.address])
+            main([str(data), "--memory", "1K", "--dask", cluster.address])
     assert set(contents(data)) - set(before) == {"pmi.bilingual.de-en.npz", "pmi.monolingual.de-en.npz"}
 
 

@@ -101,7 +101,7 @@ def test_languages_are_found_and_either_direction_can_be_trained(data):
 def test_one_process_and_two_and_little_memory_give_the_same_bytes(tmp_path):
     splits = {"train": random_pairs(300, seed=4), "valid": random_pairs(30, seed=5)}
     found = []
-    for number, options in enumerate(([], ["--workers", "2", "--memory", "4K"], ["--memory", "1"])):
+    for number, options in enumerate(([], ["--workers", "2", "--memory", "4K"], ["--memory", "1K"])):
         folder = binarize(tmp_path / str(number), splits, "de", "en")
         run(folder, *options)
         found.append(contents(folder))
@@ -249,7 +249,7 @@ def test_full_disk(tmp_path):
 
 
 def test_sizes_and_numbers():
-    assert [memory_size(text) for text in ("4G", "1.5k", "100", "2MiB")] == [4 << 30, 1536, 100, 2 << 20]
+    assert [memory_size(text) for text in ("4G", "1.5k", "2000", "2MiB")] == [4 << 30, 1536, 2000, 2 << 20]
     assert get_parser().parse_args(["data"]).memory == 4 << 30
     for options in (["--memory", "much"], ["--memory", "0"], ["--workers", "0"], ["--min-count", "-1"]):
         with pytest.raises(SystemExit):

@@ -301,9 +301,9 @@ def test_a_dump_can_be_read_by_people_and_back(data, tmp_path, parser):
     assert last["split"] == "valid"
     packed = tmp_path / "tuples.jsonl.gz"
     packed.write_bytes(gzip.compress(dump.read_bytes()))
-    again = tmp_path / "again.jsonl"
+    again = tmp_path / "again.jsonl.gz"
     run(data, "--extractor", "jsonl", "--relations", f"train={dump}", f"valid={packed}", "--dump", again)
-    assert again.read_bytes() == dump.read_bytes()
+    assert gzip.decompress(again.read_bytes()) == dump.read_bytes()
     assert {name for name, content in contents(data).items() if content != expected[name]} == {
         "train.relation.de-en.json",  # says where they came from
         "valid.relation.de-en.json",
@@ -393,7 +393,7 @@ def test_files_that_cannot_be_read(data, tmp_path):
     ):
         (tmp_path / name).write_bytes(content)
         refused(data, f"{name}, line 1: ", "--extractor", "jsonl", "--relations", f"train={tmp_path / name}")
-    refused(data, "nowhere: No such file", "--extractor", "jsonl", "--relations", f"train={tmp_path / 'nowhere'}")
+    refused(data, "nowhere not found: check", "--extractor", "jsonl", "--relations", f"train={tmp_path / 'nowhere'}")
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,11 @@ def test_a_plan_is_read_and_changed_by_one_that_includes_it(tmp_path: Path) -> N
         ("words: 100", "words: many", r"corpora\.toy\.words: "),
         ("words: 100", "words: 100, bpe: 200", "give one of 'bpe' and 'words'"),
         (", words: 100", "", "give one of 'bpe' and 'words'"),
-        ("words: 100", "words: 100, first: 5", "'first' and 'held_out' are of 'text'"),
+        ("words: 100", "words: 100, first: 5", "'first', 'held_out' and 'documents' are of 'text'"),
+        ("words: 100", "words: 100, documents: true", "'first', 'held_out' and 'documents' are of 'text'"),
+        ("words: 100", "words: 100, scoring: --resamples 5", "scoring: unrecognized arguments: --resamples 5"),
+        ("words: 100", "words: 100, scoring: --tokenize", "scoring: argument --tokenize: expected one argument"),
+        ("[gates]}", "[gates], is_scored: false}", r"systems\.gated: 'variants' and 'measures' are of a system"),
         ("corpus: toy", "corpus: joy", r"parts\.first\.corpus: no corpus 'joy'"),
         ("starts_from: plain", "starts_from: plian", r"systems\.gated\.starts_from: no system 'plian' before it"),
         ("[gates]", "[gtaes]", r"parts\.first\.systems\.gated\.measures: no measure 'gtaes'"),
@@ -224,6 +228,7 @@ def test_pronouns_that_the_source_leaves_out(tmp_path: Path, capsys: pytest.Capt
         ("a", "她 走 了", "she left ."),  # not left out
         ("a", "好", "it 's good ."),  # another gender stands before
         ("a", "坏", "he said it ."),  # two pronouns
+        ("a", "坏", "the un@@ it left ."),  # the end of a word that is none
         ("b", "走 了", "he left ."),  # the first of its dialogue
         ("b", "好", "good ."),
     ]

@@ -15,7 +15,7 @@ import zlib
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Sequence, TextIO, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, TextIO, Tuple, cast
 
 from fairseq_ctxgates.errors import UserError, one_line
 from fairseq_ctxgates.files import atomic_write, open_binary
@@ -38,10 +38,11 @@ def tuples_line(split: str, words: Sequence[str], tuples: Optional[Sequence[Rela
 
 @contextmanager
 def open_dump(path: Path) -> Iterator[TextIO]:
-    """Open a text file that is written atomically."""
+    """Open a text file that is written atomically; one whose name ends in ``.gz`` is compressed."""
+    opened = gzip.open if path.suffix == ".gz" else open
     with atomic_write(path) as temporary:
-        with open(temporary, "w", encoding="utf-8", errors="surrogatepass", newline="\n") as file:
-            yield file
+        with opened(temporary, "wt", encoding="utf-8", errors="surrogatepass", newline="\n") as file:
+            yield cast(TextIO, file)
 
 
 def read_tuples(path: Path, text: SourceText) -> Iterator[Optional[List[RelationTuple]]]:

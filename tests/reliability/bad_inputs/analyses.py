@@ -165,6 +165,7 @@ COHERENT: Rows = (
         f"vectors.gz {WHOLE}",
     ),
     bad_value("vectors that are a folder", f"{COHERENCE} --one-document --vectors models", "models", WHOLE, "irectory"),
+    bad_value("compressed vectors to save", f"{TRAINED} --save-vectors a.txt.gz", "leave out the ending .gz"),
     bad_value(
         "training text that is not there", f"{COHERENCE} --one-document --train-vectors a", "a cannot be read: No such"
     ),

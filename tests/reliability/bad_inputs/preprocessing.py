@@ -158,7 +158,7 @@ GATE_LABELS: Rows = (
     bad_usage("a --min-count that no count reaches", f"{LABELS} --min-count {HUGE}", "--min-count", str(HUGE)),
     *(
         bad_usage(f"--memory {value!r}", f"{LABELS} --memory={value!r}", "--memory", "4G or 512M")
-        for value in ("0", "-4G", "much", "4X", "nan", "inf", "")
+        for value in ("0", "4", "0.4K", "-4G", "much", "4X", "nan", "inf", "")
     ),
     *(
         bad_usage(f"--workers {value!r}", f"{LABELS} --workers={value!r}", "--workers", "is not an integer from 1")
@@ -206,7 +206,7 @@ PRECEDING_SENTENCES: Rows = (
     names("binary names", copy("models/plain.pt", "train.names"), "train.names", "UTF-8"),
     names("names that are not there", remove("train.names"), "train.names not found: check the path"),
     names("names that are a folder", folder("train.names"), "train.names", "irectory"),
-    names("names below a file", nothing, "train.de/names: Not a directory", file="train.de/names"),
+    names("names below a file", nothing, "train.de/names: not found: check the path", file="train.de/names"),
     names(
         "names that are not compressed", copy("train.names", "n.gz"), "n.gz is not a complete gzip file", file="n.gz"
     ),
@@ -340,10 +340,10 @@ RELATION_FILES: Rows = (
     ),
     lines("lines in UTF-16", edit("train.jsonl", lambda c: c.decode().encode("utf-16")), "train.jsonl, line 1"),
     lines("binary lines", copy("models/plain.pt", "train.jsonl"), "train.jsonl, line 1", FORM),
-    lines("lines that are not there", remove("train.jsonl"), "train.jsonl", "No such file"),
+    lines("lines that are not there", remove("train.jsonl"), "train.jsonl not found: check the path"),
     lines("lines that are a folder", folder("train.jsonl"), "train.jsonl", "irectory"),
-    lines("a later file that is not there", remove("valid.jsonl"), "valid.jsonl", "No such file"),
-    bad_value("lines below a file", f"{RELATIONS} train=train.de/x", "train.de/x: Not a directory"),
+    lines("a later file that is not there", remove("valid.jsonl"), "valid.jsonl not found: check the path"),
+    bad_value("lines below a file", f"{RELATIONS} train=train.de/x", "train.de/x not found"),
     bad_file("lines that are not compressed", f"{RELATIONS} train=a.gz", copy("train.jsonl", "a.gz"), "a.gz, line 1"),
     bad_file(
         "lines that are cut",
