@@ -206,7 +206,7 @@ PRECEDING_SENTENCES: Rows = (
     names("binary names", copy("models/plain.pt", "train.names"), "train.names", "UTF-8"),
     names("names that are not there", remove("train.names"), "train.names not found: check the path"),
     names("names that are a folder", folder("train.names"), "train.names", "irectory"),
-    names("names below a file", nothing, "train.de/names: not found: check the path", file="train.de/names"),
+    names("names below a file", nothing, "train.de/names not found: check the path", file="train.de/names"),
     names(
         "names that are not compressed", copy("train.names", "n.gz"), "n.gz is not a complete gzip file", file="n.gz"
     ),
