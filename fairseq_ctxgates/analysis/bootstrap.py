@@ -26,12 +26,16 @@ def add_resamples_option(parser: argparse.ArgumentParser, purpose: str = "") -> 
     )
 
 
-def add_bootstrap_options(parser: argparse.ArgumentParser) -> None:
-    """The number of resamples of :func:`bootstrap`, and their seed."""
-    add_resamples_option(parser, " of the sentences, for the 95%% intervals")
-    parser.add_argument(
-        "--seed", type=seed, default=1, metavar="N", help="seed of the resamples (default: %(default)s)"
-    )
+def add_bootstrap_options(parser: argparse.ArgumentParser, drawn: str = "sentences", seeded: str = "") -> None:
+    """The number of resamples of :func:`bootstrap`, and their seed.
+
+    Args:
+        drawn: what is resampled
+        seeded: what else has this seed
+    """
+    add_resamples_option(parser, f" of the {drawn}, for the 95%% intervals")
+    help = f"seed of the resamples{seeded} (default: %(default)s)"
+    parser.add_argument("--seed", type=seed, default=1, metavar="N", help=help)
 
 
 @dataclass(frozen=True)

@@ -305,7 +305,7 @@ class CoherenceAnalysis(Analysis):
         add_subword_option(parser)
         _add_document_options(parser)
         _add_vector_options(parser)
-        add_bootstrap_options(parser)
+        add_bootstrap_options(parser, "pairs of adjacent sentences", ", and of the vectors that are trained")
         add_report_options(parser, csv="the similarity of each pair of sentences", figure="a bar for each text")
 
     def run(self, args: argparse.Namespace) -> Result:
