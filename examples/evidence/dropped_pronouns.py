@@ -44,21 +44,18 @@ def find_examples(source: Sequence[str], target: Sequence[str], documents: Seque
     """The examples of a text, in its order."""
     for line in range(1, len(source)):
         words = target[line].split()
-        places = [
-            place
-            for place, word in enumerate(words)
-            if word in PRONOUNS and not words[max(place - 1, 0)].endswith("@@")  # the end of another word
-        ]
+        before = ["", *words]  # a word is the end of another one after @@
+        places = [place for place, word in enumerate(words) if word in PRONOUNS and not before[place].endswith("@@")]
         if documents[line] != documents[line - 1] or len(places) != 1 or genders(source[line]):
             continue
         (place,) = places
         right = words[place]
         wrong = [" ".join([*words[:place], other, *words[place + 1 :]]) for other in PRONOUNS if other != right]
         has_antecedent = genders(source[line - 1]) == [right]
-        before = range(line - 1, line - 1 - PRECEDING, -1)
-        is_there = [number >= 0 and documents[number] == documents[line] for number in before]
+        rows = range(line - 1, line - 1 - PRECEDING, -1)
+        is_there = [number >= 0 and documents[number] == documents[line] for number in rows]
         preceding, preceding_target = (
-            [text[number] if there else "" for number, there in zip(before, is_there)] for text in (source, target)
+            [text[number] if there else "" for number, there in zip(rows, is_there)] for text in (source, target)
         )
         yield Example(source[line], preceding, preceding_target, target[line], wrong, has_antecedent)
 

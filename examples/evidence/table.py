@@ -220,7 +220,8 @@ class PartResults:
         return rows
 
     def _metrics(self) -> Dict[str, Metric]:
-        return {"BLEU": bleu_metric(self._scoring), "chrF2": CHRF(lowercase=self._scoring.lowercase)}
+        scoring = self._scoring
+        return {"BLEU": bleu_metric(scoring), "chrF2": CHRF(lowercase=scoring.lowercase)}
 
     @property
     def _scoring(self) -> argparse.Namespace:
@@ -229,11 +230,12 @@ class PartResults:
 
     def _statistics(self, metric: Metric) -> List[np.ndarray]:
         """The sufficient statistics of each row, (seeds, sentences, quantities)."""
-        references = read_references(self._scoring)
+        scoring = self._scoring
+        references = read_references(scoring)
         found = []
         for row in self._part.rows:
             paths = [self._directory / self._commands.translations(seed, row) for seed in self.seeds]
-            texts = [join_subwords(read_lines(path), self._scoring.remove_bpe) for path in paths]
+            texts = [join_subwords(read_lines(path), scoring.remove_bpe) for path in paths]
             found.append(np.array([metric._extract_corpus_statistics(text, references) for text in texts]))
         return found
 

@@ -348,7 +348,7 @@ class AttentionEntropyAnalysis(Analysis):
         """Measure the entropy of every target token of the split."""
         inference = Inference.from_options(args)
         check_model(inference)
-        for number in args.sentence or []:
+        for number in args.sentence or []:  # an error before the whole split is read
             inference.sentence(args.gen_subset, number)
         sentences = sorted(
             (

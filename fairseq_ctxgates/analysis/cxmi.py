@@ -492,7 +492,7 @@ class CXMIAnalysis(Analysis):
         for name, path in zip(system_names(paths, args.names), paths):
             inference = Inference.from_options(args, path=path)
             check_reads_context(inference)
-            if args.sentence is not None:
+            if args.sentence is not None:  # an error before the whole split is scored
                 inference.sentence(args.gen_subset, args.sentence)
             sentences = score_sentences(inference, without_context(args, path, inference), args)
             models.append(Measured.of(name, path, sentences, args))
