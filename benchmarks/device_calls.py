@@ -1,6 +1,6 @@
 """What makes a GPU slow, counted on a CPU: how often the host waits for the device, and how many kernels it launches.
 
-    python -m benchmarks.device_calls [--arch rcg_transformer ...] [--json results/device_calls.json]
+    python -m benchmarks.device_calls [--arch rcg_transformer ...] [--json calls.json]
 
 For each architecture, beside stock fairseq's ``transformer`` or ``lstm`` of the same depth: the forward and the
 backward pass of one training step, and one step of beam search. A *wait* is a call whose result decides what the host
@@ -13,6 +13,7 @@ torch 2.0 or later.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 from typing import Any, Callable, Collection, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
@@ -229,9 +230,12 @@ def count_step(name: str, layers: int = LAYERS) -> Step:
 
 
 def count_search(model: Any, task: ContextTranslationTask, batch: Dict[str, Any], steps: int) -> Calls:
-    """The calls of a beam search of so many steps, of the class that the model's task has."""
+    """The calls of a beam search of so many steps, of the class that the model's task has, by the model as
+    ``fairseq-generate`` prepares it."""
     build = ContinuingGenerator if isinstance(model, ContextModel) else SequenceGenerator
-    generator = build([model.eval()], task.target_dictionary, beam_size=2, max_len_a=0, max_len_b=steps, min_len=steps)
+    model = copy.deepcopy(model).eval()
+    model.make_generation_fast_(need_attn=False)
+    generator = build([model], task.target_dictionary, beam_size=2, max_len_a=0, max_len_b=steps, min_len=steps)
     with torch.no_grad():
         return count(lambda: generator.generate([model], batch))
 

@@ -31,6 +31,7 @@ import numpy as np
 
 from benchmarks.pmi_speed import in_new_process, make_corpus
 from fairseq_ctxgates.context_gates.pmi import load_tables
+from fairseq_ctxgates.processes import ending_with_parent
 
 INTERVAL = 0.02  # seconds between two looks at the memory
 COMMAND = "from fairseq_ctxgates.commands.gate_labels import main; main()"
@@ -56,11 +57,18 @@ def measure(data: Path, memory: str, workers: int) -> Dict[str, float]:
     clock, before, peak = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN), 0
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
-            [sys.executable, "-c", COMMAND, *arguments], stdout=output, stderr=output, start_new_session=True
+            ending_with_parent([sys.executable, "-c", COMMAND, *arguments]),
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
         )
-        while process.poll() is None:
-            peak = max(peak, own_memory(process.pid))
-            time.sleep(INTERVAL)
+        try:
+            while process.poll() is None:
+                peak = max(peak, own_memory(process.pid))
+                time.sleep(INTERVAL)
+        finally:
+            process.terminate()
+            process.wait()
         clock = time.perf_counter() - clock
         if process.returncode:
             output.seek(0)

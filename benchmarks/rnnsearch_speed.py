@@ -59,8 +59,9 @@ def build(name: str, args: Namespace) -> Dict[str, Work]:
 
 def compare_pair(args: Namespace, first: str, second: str) -> List[Dict[str, Any]]:
     """The speeds of training and decoding of two systems."""
-    with SystemProcess(first, build, first, args) as one, SystemProcess(second, build, second, args) as other:
-        return [compare_speed(what, one, other, args.blocks, args.patience) for what in ("training", "decoding")]
+    with SystemProcess(first, args.device, build, first, args) as one:
+        with SystemProcess(second, args.device, build, second, args) as other:
+            return [compare_speed(what, one, other, args.blocks, args.patience) for what in ("training", "decoding")]
 
 
 def main() -> None:
@@ -68,7 +69,7 @@ def main() -> None:
     parser = get_parser(__doc__, batches=1)
     parser.add_argument("--embed-dim", type=int, default=620, help="of every model (default: the papers' 620)")
     parser.add_argument("--hidden-size", type=int, default=1000, help="of every model (default: the papers' 1000)")
-    parser.add_argument("--models", nargs="+", choices=list(SYSTEMS), help="only what is beside others (default: all)")
+    parser.add_argument("--models", nargs="+", choices=sorted({ours for _, ours in PAIRS}), help="(default: all)")
     args = parser.parse_args()
     args.bf16 = False
     args.size = f"--encoder-embed-dim {args.embed_dim} --encoder-hidden-size {args.hidden_size} "

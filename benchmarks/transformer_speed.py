@@ -3,17 +3,18 @@
     python -m benchmarks.transformer_speed data-bin/X -s de -t en [--arch rcg_transformer] [--json speed.json]
 
 Each model runs in a process of its own, as its command would, over the same batches, in turns of several batches each
-(a block). So on a CPU ours keeps the memory that it frees, and stock does not: the ratio is that of the commands, not
-only of the models. The result is the median of the ratios of speeds of each pair of blocks, by the clock and by the
-time of all processors. Beside it is the ratio that the number of multiply-adds allows. Where the times of stock's own
-blocks, which do the same work, differ by more than a tenth, the machine was not quiet: the script says so, writes no
-file and ends with status 1.
+(a block), and decodes as ``fairseq-generate`` prepares it. So on a CPU ours keeps the memory that it frees, and stock
+does not: the ratio is that of the commands, not only of the models. The result is the median of the ratios of speeds of
+each pair of blocks, by the clock and by the time of all processors. Beside it is the ratio that the number of
+multiply-adds allows. Where the times of one model's own blocks, which do the same work, differ by more than a tenth,
+the machine was not quiet: the script says so, writes no file and ends with status 1.
 
 ``torch.utils.flop_counter`` counts those of one batch's matrix products, including padding (but not that of preceding
 sentences), the output layer, and both passes of an encoder that reads relations. A training step counts as three
 forward passes. torch before 2.3 has no such counter, and nothing is said there of what the count allows.
 """
 
+import copy
 from argparse import Namespace
 from functools import partial
 from importlib.util import find_spec
@@ -80,10 +81,9 @@ def first_batches(task: Any, args: Namespace) -> List[List[Batch]]:
     """The first shuffled batches of the training split, for training and for decoding, with the side streams that the
     task has loaded."""
     sizes = (args.batches, args.max_tokens), (1, args.max_tokens // args.beam)
-    iterators = (
-        task.get_batch_iterator(task.dataset("train"), max_tokens=tokens, required_batch_size_multiple=8, seed=1)
-        for _, tokens in sizes
-    )
+    dataset, options = task.dataset("train"), {"required_batch_size_multiple": 8, "seed": 1}
+    options["disable_iterator_cache"] = True  # of batches of another size
+    iterators = (task.get_batch_iterator(dataset, max_tokens=tokens, **options) for _, tokens in sizes)
     return [list(islice(iterator.next_epoch_itr(), count)) for iterator, (count, _) in zip(iterators, sizes)]
 
 
@@ -146,13 +146,16 @@ def forward(system: System, batch: Batch) -> None:
 def work_of(system: System, batches: List[List[Batch]], args: Namespace) -> Dict[str, Work]:
     """What a system is timed at, on batches for training and for decoding. What is counted is counted on the CPU: not
     every kernel of a GPU has a count."""
-    decode_all = partial(decode, system, beam=args.beam, length=args.length)
+    searched = copy.deepcopy(system.model)
+    searched.make_generation_fast_(need_attn=False)  # as fairseq-generate prepares it, which could not be trained then
+    decode_all = partial(decode, system._replace(model=searched), beam=args.beam, length=args.length)
     for_training, for_decoding = ([without_padding(batch) for batch in some] for some in batches)
     counts = (
         sum(3 * multiply_adds(partial(forward, system, batch)) for batch in for_training),
         multiply_adds(partial(decode_all, for_decoding)),
     )
-    system.model.to(args.device, torch.bfloat16 if args.bf16 else torch.float32)
+    for model in (system.model, searched):
+        model.to(args.device, torch.bfloat16 if args.bf16 else torch.float32)
     training, decoding = utils.apply_to_sample(lambda x: x.to(args.device), batches)
     return {
         "training": Work(partial(train_on, system, training), counts[0]),
@@ -188,8 +191,8 @@ def main() -> None:
     args = parser.parse_args()
     with TemporaryDirectory() as folder:
         batches = str(Path(folder, "batches.pt"))
-        with SystemProcess(args.arch, build_ours, args, batches) as ours:
-            with SystemProcess("transformer", build_stock, args, batches) as stock:
+        with SystemProcess(args.arch, args.device, build_ours, args, batches) as ours:
+            with SystemProcess("transformer", args.device, build_stock, args, batches) as stock:
                 results = [
                     compare_speed(what, stock, ours, args.blocks, args.patience) for what in ("training", "decoding")
                 ]

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, List, Mapping, NamedTuple, Optional, Sequence
 
 from fairseq_ctxgates.files import atomic_write, clean_up_on_failure
-from fairseq_ctxgates.processes import ending_with_parent
+from fairseq_ctxgates.processes import group_ending_with_parent
 
 TAIL_BYTES = 1 << 16  # of a log, in which progress is looked for
 TAIL_LINES = 15  # of a log, which are shown if its command failed
@@ -276,7 +276,7 @@ class Runner:
             self._console.say(f"$ {line}")
         with open(self._directory / job.step.log, "ab" if job.step.keeps_work else "wb") as stream:
             job.process = subprocess.Popen(
-                ending_with_parent(["sh", "-e", "-c", job.step.shell_command]),
+                group_ending_with_parent(["sh", "-e", "-c", job.step.shell_command]),
                 cwd=self._directory,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,

@@ -28,8 +28,9 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 SCRIPTS = ("ctxgates", "fairseq-generate", "fairseq-interactive", "fairseq-preprocess", "fairseq-train", "sacrebleu")
 HEADER = struct.Struct("!I")
@@ -84,8 +85,9 @@ def ask(address: str, name: str, arguments: List[str]) -> int:
     """Have the server run a program, and return its exit status; end by the signal that ended it."""
     with socket.socket(socket.AF_UNIX) as connection:
         try:
-            connection.connect(address)
-        except (FileNotFoundError, ConnectionRefusedError):
+            with short(address) as path:
+                connection.connect(path)
+        except OSError:  # there is no server yet, or none any more
             script = [] if name == "python" else [str(Path(sys.executable).parent / name)]
             os.execv(sys.executable, [sys.executable, *script, *arguments])
         request = {"name": name, "arguments": arguments, "folder": os.getcwd(), "environment": dict(os.environ)}
@@ -102,6 +104,16 @@ def ask(address: str, name: str, arguments: List[str]) -> int:
             signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
         os.kill(os.getpid(), os.WTERMSIG(status))
     return os.WEXITSTATUS(status)
+
+
+@contextmanager
+def short(address: str) -> Iterator[str]:
+    """The address by a path that is short enough for a socket: in the folder that a descriptor stands for."""
+    folder = os.open(os.path.dirname(address), os.O_RDONLY)
+    try:
+        yield f"/proc/self/fd/{folder}/{os.path.basename(address)}"
+    finally:
+        os.close(folder)
 
 
 def receive(connection: socket.socket, size: int) -> bytes:
@@ -128,7 +140,8 @@ def serve(address: str, imported: Sequence[str]) -> None:
     torch.optim.Adam([torch.zeros(1)])  # imports as much again
     gc.freeze()  # or the first collection of each process would copy all that is here
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(address)
+        with short(address) as path:
+            listener.bind(path)
         listener.listen(64)
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the keepers
         while True:

@@ -111,8 +111,8 @@ def warm_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPython
     """Programs that start without importing fairseq."""
     from warm_python import WarmPython
 
-    # Not this package: how it is imported is tested.
-    programs = WarmPython(tmp_path_factory.mktemp("warm_python"), ["fairseq", "numba", "sacrebleu"])
+    # Not this package: how it is imported is tested. The path is longer than that of a socket may be.
+    programs = WarmPython(tmp_path_factory.mktemp(f"warm_python{'_' * 108}"), ["fairseq", "numba", "sacrebleu"])
     programs.wait()
     yield programs
     programs.close()

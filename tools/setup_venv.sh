@@ -10,7 +10,7 @@ stack=$1 venv=$2 interpreter=${3:-}
 case $stack in
     modern)
         versions="3.12 3.11" needs="3.12, or 3.11 with Python.h and a C++ compiler"
-        extras="docs,fairseq,lint,test" cost="1 to 2 minutes, 5 GB" make="install MODERN_PYTHON"
+        extras="docs,fairseq,lint,test" cost="1 to 2 minutes, 6 GB" make="install MODERN_PYTHON"
         first="torch numpy cython setuptools wheel"
         # Where fairseq-fixed has no ready wheel it compiles; isolated, its build would download another torch.
         isolation="--no-build-isolation" ;;

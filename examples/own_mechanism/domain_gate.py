@@ -96,7 +96,7 @@ class DomainMechanism(Mechanism[DomainOptions]):
 
     def tensors(self, given: EncoderInput) -> Dict[str, Tensor]:
         domain = given.require("domain")
-        if domain.max() >= self.options.domains:
+        if domain.max() >= self.options.domains:  # for which a GPU must be waited for, once a forward pass
             raise UserError(f"--domains {self.options.domains}: a sentence has domain {int(domain.max())}, from 0")
         return {"domain": torch.zeros_like(domain) if self.options.ignore_domain else domain}
 

@@ -26,6 +26,13 @@ import subprocess, sys
 from fairseq_ctxgates.processes import ending_with_parent
 subprocess.run(ending_with_parent([sys.executable, "-m", "sleeper", sys.argv[1]]))
 """,
+    "what a step of the examples starts": """
+import sys
+from pathlib import Path
+from runner import Console, Job, Runner, Step
+step = Step("sleeping", f"{sys.executable} -m sleeper {sys.argv[1]}; true", "step.log")
+Runner(Path(sys.argv[1]).parent, Console()).run([Job("sleeper", [step])])
+""",
     "a CoreNLP server": """
 import sys, time
 from fairseq_ctxgates.relations.extraction.corenlp import request_properties

@@ -366,7 +366,6 @@ def test_smoke(
     for name, value in warm_python.environment(CUDA_VISIBLE_DEVICES="").items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "executable", warm_python.python)
-    monkeypatch.setattr("runner.ending_with_parent", list)  # which needs a Python that is not warm
     directory = tmp_path / "evidence"
     options = [str(SMOKE), "--directory", str(directory), "--jobs", "2"]
     run.main([*options, "--seeds", "1"])
