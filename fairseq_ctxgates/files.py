@@ -6,6 +6,7 @@ import errno
 import glob
 import gzip
 import os
+import re
 import shutil
 import signal
 import sys
@@ -186,7 +187,7 @@ def read_lines(path: Path) -> List[str]:
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise UserError(f"{path} is not a complete gzip file ({error}): make it again") from error
     try:
-        lines = content.decode("utf-8-sig").split("\n")
+        lines = re.split("\r\n|\r|\n", content.decode("utf-8-sig"))  # as Python, and so fairseq, reads a text
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise UserError(f"{path}, line {line}: not text in UTF-8 ({error.reason}); convert the file") from error

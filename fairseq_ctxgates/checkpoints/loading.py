@@ -42,8 +42,10 @@ def load(file: Union[str, Path, BinaryIO], map_location: Any = None, **options: 
     if isinstance(file, (str, Path)):
         with open(file, "rb") as opened:
             return load(opened, map_location)
-    name = getattr(file, "name", "the checkpoint")
-    if _is_trusted(name):
+    name = getattr(file, "name", None)
+    if not isinstance(name, str):  # a file in memory, or a descriptor
+        name = "the checkpoint"
+    elif _is_trusted(Path(name)):
         return torch.load(file, map_location=map_location, **UNRESTRICTED)
     try:
         _check_format(file)
@@ -59,8 +61,8 @@ def load(file: Union[str, Path, BinaryIO], map_location: Any = None, **options: 
         ) from error
 
 
-def _is_trusted(name: Any) -> bool:
-    path = Path(str(name)).resolve()
+def _is_trusted(path: Path) -> bool:
+    path = path.resolve()
     trusted = [Path(entry).resolve() for entry in os.environ.get(TRUSTED, "").split(os.pathsep) if entry]
     return any(entry == path or entry in path.parents for entry in trusted)
 

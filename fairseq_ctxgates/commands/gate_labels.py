@@ -12,8 +12,10 @@ context, source or target, that has the higher pointwise mutual information (PMI
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
-from contextlib import closing
+import sys
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Dict, Generator, Iterable, List, Optional, Sequence, Tuple
 
@@ -40,7 +42,7 @@ from fairseq_ctxgates.context_gates.pmi import (
 from fairseq_ctxgates.data.data_directory import Split, fingerprint
 from fairseq_ctxgates.data.side_stream_writer import lock_streams, write_side_streams
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.files import clean_up_on_failure
+from fairseq_ctxgates.files import clean_up_on_failure, scratch_folder
 
 Labels = Generator[Sentences, None, None]
 REPORTED_PAIRS = 10  # the pairs with the highest PMI are printed
@@ -51,10 +53,10 @@ def memory_size(text: str) -> int:
     """The type of an option whose value is a number of bytes, with the unit K, M, G, T (powers of 1024) or none; at
     least a kilobyte."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    size = int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " ")) if match is not None else 0
-    if size < 1024:
+    size = float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " ") if match is not None else 0
+    if not 1024 <= size < sys.maxsize:
         raise argparse.ArgumentTypeError(f"{text!r} is not a memory size such as 4G or 512M")
-    return size
+    return int(size)
 
 
 def get_parser() -> CommandParser:
@@ -123,25 +125,35 @@ def label(args: argparse.Namespace) -> None:
     for split in splits:
         check_split(split)
     options = PMIOptions(args.counts, args.strategy, args.measure, args.min_count)
-    with lock_streams(GateLabels.name, splits, "ctxgates gate-labels"), open_workers(args, data_dirs) as workers:
+    with ExitStack() as stack:
+        stack.enter_context(lock_streams(GateLabels.name, splits, "ctxgates gate-labels"))
+        workers = stack.enter_context(open_workers(args, data_dirs))
+        # The tables come to their place after the labels that are made from them.
+        folder = stack.enter_context(scratch_folder(data_dirs[0], "pmi"))
         resources = {
             "memory": args.memory,
             "workers": workers.num_workers,
             "executor": workers.executor,
             "show_progress": True,
         }
-        tables = count_tables(training, data_dirs[0], options, **resources)
-        labels = ((split, label_split(split, data_dirs[0], **resources)) for split in splits)
+        tables = count_tables(training, folder, options, **resources)
+        labels = ((split, label_split(split, folder, **resources)) for split in splits)
         label_counts = write_labels(splits, labels, tables[0].metadata)
+        for path in folder.glob("*.npz"):
+            path.replace(data_dirs[0] / path.name)
     report(tables, splits[0], label_counts)
 
 
 def training_splits(splits: List[Split], name: str, data_dirs: List[Path]) -> List[Split]:
-    """The splits to count on: ``train``, ``train1``, ``train2``, ... of each directory, as in fairseq-train."""
-    training = [split for split in splits if re.fullmatch(rf"{re.escape(name)}\d*", split.name)]
+    """The splits to count on: ``train``, ``train1``, ... of each directory, up to the first that is missing, as in
+    fairseq-train."""
+    training = []
     for data_dir in data_dirs:
-        if not any(split.data_dir == data_dir and split.name == name for split in splits):
+        found = {split.name: split for split in splits if split.data_dir == data_dir}
+        if name not in found:
             raise UserError(f"{data_dir} has no split {name!r} to count on: see --train-subset")
+        continuations = (f"{name}{number}" for number in itertools.count(1))
+        training += [found[one] for one in (name, *itertools.takewhile(found.__contains__, continuations))]
     return training
 
 

@@ -252,6 +252,8 @@ def dump_paths(names: Optional[str], data_dirs: Sequence[Path]) -> Dict[Path, Pa
     for path in paths:
         if not path.parent.is_dir() or path.is_dir():
             raise UserError(f"--dump {path}: name a file in an existing folder")
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise UserError(f"--dump {names}: name another file for each data directory")
     return dict(zip(data_dirs, paths))
 
 
@@ -299,7 +301,7 @@ def write_streams(
     digests: Dict[Split, Dict[str, str]],
     dumps: Dict[Path, Path],
 ) -> Dict[Split, RelationStatistics]:
-    """Write the streams of all splits and the dumps; on failure write none of them.
+    """Write the streams of all splits and the dumps; where a dump fails, no streams.
 
     Args:
         rows: the tuples of each sentence of each text
@@ -309,13 +311,13 @@ def write_streams(
     """
     statistics = {split: RelationStatistics() for split in texts}
     with ExitStack() as stack:
-        dump_files: Dict[Path, TextIO] = {
-            folder: stack.enter_context(open_dump(path)) for folder, path in dumps.items()
-        }
         streams: Dict[Path, Metadata] = {
             split.stream_prefix(Relations.name): {"options": options, "fingerprint": digests[split]} for split in texts
         }
         writers = stack.enter_context(write_side_streams(streams, np.int32))
+        dump_files: Dict[Path, TextIO] = {  # complete before the streams are
+            folder: stack.enter_context(open_dump(path)) for folder, path in dumps.items()
+        }
         for split, text in texts.items():
             writer = writers[split.stream_prefix(Relations.name)]
             # zip asks the rows first, so that read_tuples notices a line too many.

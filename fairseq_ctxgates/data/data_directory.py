@@ -18,6 +18,11 @@ from fairseq_ctxgates.compat import MMapIndexedDataset, infer_dataset_impl
 from fairseq_ctxgates.errors import UserError, one_line
 
 ROWS_AT_ONCE = 1 << 20  # of an index, when all are gone through
+PAD = Dictionary().pad()
+PADDING_IN_TEXT = (
+    "the text has the word <pad>, with which fairseq pads batches (grep -nF '<pad>' finds it): write it another way, "
+    "and run fairseq-preprocess again"
+)
 
 
 @dataclass(frozen=True)
@@ -70,22 +75,22 @@ class Split:
             UserError: the files are empty, truncated, or have another ``--dataset-impl`` than mmap or raw
         """
         prefix = self.text_prefix(lang)
-        if self.is_text(lang):
-            return IndexedRawTextDataset(str(prefix), self.load_dictionary(lang))
-        rows = load_rows(prefix)
+        rows = load_text(prefix, self.load_dictionary(lang)) if self.is_text(lang) else load_rows(prefix)
         if len(rows) == 0:
-            raise UserError(f"{prefix}.bin holds no sentence: was the text file empty?")
+            raise UserError(f"{prefix} holds no sentence: was the text file empty?")
         return rows
 
     def check_token_ids(self, lang: str, ids: np.ndarray, types: int) -> None:
         """Raise UserError where the token ids of one language's data, (tokens,), are not those of a dictionary with
-        this number of types."""
+        this number of types, or are padding, which batches have beside a sentence and not within it."""
         wrong = next((number for number in (ids.min(), ids.max()) if not 0 <= number < types), None)
         if wrong is not None:
             raise UserError(
                 f"{self.text_prefix(lang)}.bin holds the token id {wrong}, but {self.dictionary_path(lang)} has "
                 f"{types} types: use the dictionary that the text was binarized with"
             )
+        if any(np.any(ids[first : first + ROWS_AT_ONCE] == PAD) for first in range(0, len(ids), ROWS_AT_ONCE)):
+            raise UserError(f"{self.text_prefix(lang)}.bin: {PADDING_IN_TEXT}")
 
     def stream_prefix(self, stream_name: str) -> Path:
         """The path of a side stream without extension, named like fairseq's alignments: ``train.gate.de-en``."""
@@ -132,6 +137,14 @@ class _Index(MMapIndexedDataset.Index):
             super().__del__()
 
 
+def load_text(path: Path, dictionary: Dictionary) -> IndexedRawTextDataset:
+    """The sentences of a text; UserError when it is not UTF-8."""
+    try:
+        return IndexedRawTextDataset(str(path), dictionary)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not text in UTF-8 ({error.reason}): convert the file") from error
+
+
 def load_rows(prefix: Path) -> MMapIndexedDataset:
     """Memory-map ``<prefix>.bin`` and ``<prefix>.idx``.
 
@@ -148,7 +161,7 @@ def load_rows(prefix: Path) -> MMapIndexedDataset:
         )
     try:
         index = _Index(str(index_path))
-    except (AssertionError, ValueError, KeyError, struct.error) as error:
+    except (AssertionError, ValueError, KeyError, OverflowError, struct.error) as error:
         raise UserError(f"{index_path} is damaged ({one_line(error)}): make it again") from error
     if not np.issubdtype(index.dtype, np.integer) or np.any(index.sizes < 0):
         raise UserError(f"{index_path} is damaged (its rows have no lengths): make it again")

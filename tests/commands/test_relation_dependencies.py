@@ -58,6 +58,20 @@ def test_tuples_of_trees(tree, expected):
     assert all(list(part) == sorted(set(part)) for found in tuples for part in found)
 
 
+@pytest.mark.parametrize("label", ["conj", "xcomp", "compound"])
+def test_a_tree_as_deep_as_a_sentence_is_long(label):
+    """The subject of the first word is shared down the chain; the words of a compound are one phrase."""
+    heads, labels = [1, -1, *range(1, 1999)], ["nsubj", "root", *[label] * 1998]
+    tuples = tuples_of_tree(heads, labels)
+    assert {tuple(found.subject) for found in tuples} <= {(0,)}
+    assert len(tuples_of_tree([-1, 0, *range(1, 1999)], ["root", "obj", *["compound"] * 1998])) == 0
+
+
+def test_what_is_no_tree():
+    assert tuples_of_tree([-1], ["conj"]) == []
+    assert tuples_of_tree([1, 0], ["conj", "conj"]) == []
+
+
 class Pipeline:
     """In place of stanza.Pipeline, whose models would have to be downloaded: subject, verb, object."""
 

@@ -320,20 +320,19 @@ def tally_block(
 
 def tally_row(block: CountingBlock, source: Sentences, target: Sentences, preceding: np.ndarray) -> Iterator[Pairs]:
     """As :func:`tally_block` for all sentences, for a single type that is in too many of them to be counted at once."""
-    rows = [Pairs(np.empty(0, np.int32), np.empty(0), np.empty(0), np.zeros(width, np.int64)) for width in block.widths]
+    columns = [np.empty(0, smallest_dtype(width)) for width in block.widths]  # in the order in which they come
+    counts = [np.zeros(width, np.int64) for width in block.widths]
     for first, last in divide_evenly(len(target.start) - 1, block.parts):
         ids = target.ids[target.start[first] : target.start[last]]
         occurrences = count_types(ids, block.widths[1])[block.first : block.first + 1]
         text = (source.between(first, last), target.between(first, last), preceding)
         for table, pairs in enumerate(tally_block(block, *text, occurrences, min_count=1)):
-            columns, _, _, counts = rows[table]
-            new = pairs.columns[counts[pairs.columns] == 0]
-            rows[table] = rows[table]._replace(
-                columns=np.append(columns, new).astype(new.dtype), column_counts=counts + pairs.column_counts
-            )
-    for columns, _, _, counts in rows:
-        columns = columns[counts[columns] >= block.min_count]
-        yield Pairs(columns, counts[columns].astype(np.uint32), np.array([len(columns)]), counts)
+            new = pairs.columns[counts[table][pairs.columns] == 0]
+            columns[table] = np.append(columns[table], new)
+            counts[table] += pairs.column_counts
+    for found, of_columns in zip(columns, counts):
+        frequent = found[of_columns[found] >= block.min_count]
+        yield Pairs(frequent, of_columns[frequent].astype(np.uint32), np.array([len(frequent)]), of_columns)
 
 
 def write_pairs(block: CountingBlock, name: str, pairs: Pairs) -> Marginals:

@@ -23,7 +23,7 @@ from fairseq_ctxgates.context_gates.pmi.sentences import (
     text_files,
     vocabulary_size,
 )
-from fairseq_ctxgates.context_gates.pmi.table import REMEDY, PMIOptions, PMITable, table_path
+from fairseq_ctxgates.context_gates.pmi.table import REMEDY, PMIOptions, PMITable, check_ids, table_path
 from fairseq_ctxgates.data.data_directory import Split, find_splits, fingerprint
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import scratch_folder, write_array
@@ -49,7 +49,13 @@ class GateLabeller:
         return self.bilingual.options
 
     def label(self, source_ids: np.ndarray, target_ids: np.ndarray, words: Optional[np.ndarray] = None) -> np.ndarray:
-        """The labels of one sentence, see :meth:`label_sentences`."""
+        """The labels of one sentence, (target tokens,) uint8.
+
+        Args:
+            source_ids: the source sentence, (source tokens,)
+            target_ids: the target sentence, (target tokens,)
+            words: see :meth:`label_sentences`, which also says what is raised
+        """
         source, target = (Sentences(np.asarray(ids), np.array([0, len(ids)])) for ids in (source_ids, target_ids))
         return self.label_sentences(source, target, words)
 
@@ -62,12 +68,16 @@ class GateLabeller:
 
         Returns:
             (target tokens) uint8
+
+        Raises:
+            ValueError: there are not as many words as target tokens, or the tables do not have one of the token ids
         """
         words = target.ids if words is None else np.asarray(words)
+        if len(words) != len(target.ids):
+            raise ValueError(f"{len(words)} words in the place of {len(target.ids)} target tokens")
         rows, columns = self.bilingual.shape
-        for ids, size in ((source.ids, columns), (target.ids, rows), (words, rows)):
-            if len(ids) and not 0 <= ids.min() <= ids.max() < size:
-                raise ValueError(f"token ids from {ids.min()} to {ids.max()}, but the tables have {size} types")
+        for ids, types in ((source.ids, columns), (target.ids, rows), (words, rows)):
+            check_ids(ids, types)
         row_start = starts(count_types(words, rows))
         positions, labels = self.label_types(source, target, words, 0, row_start)
         ordered = np.empty_like(labels)

@@ -22,6 +22,7 @@ COUNTS = ("marginal", "frequency")
 STRATEGIES = ("max", "mean")
 MEASURES = ("pmi", "npmi")
 REMEDY = "run: ctxgates gate-labels"
+PAIRS_AT_ONCE = 1 << 22  # that are looked at together
 # The arrays of a stored table, and which types they may have.
 DTYPES = {
     "metadata": ("uint8",),
@@ -121,8 +122,16 @@ class PMITable:
         return self.options.measure == "npmi"
 
     def pmi(self, words: np.ndarray, contexts: np.ndarray) -> np.ndarray:
-        """PMI of ``words[n]`` with ``contexts[n]`` for each n, (pairs,) float64; −∞ for a pair that was not seen."""
+        """PMI of ``words[n]`` with ``contexts[n]`` for each n, (pairs,) float64; −∞ for a pair that was not seen.
+
+        Raises:
+            ValueError: there are not as many words as contexts, or the table does not have one of them
+        """
         words, contexts = np.asarray(words), np.asarray(contexts)
+        if words.shape != contexts.shape:
+            raise ValueError(f"{len(words)} words, but {len(contexts)} contexts")
+        check_ids(words, self.shape[0])
+        check_ids(contexts, self.shape[1])
         places = find_pairs(words, contexts, self.counts)
         values = np.full(len(places), -np.inf)
         values[places >= 0] = self._pmi_at(places[places >= 0])
@@ -135,8 +144,8 @@ class PMITable:
             at most ``number`` tuples (word, context word, PMI, count), highest PMI first
         """
         best, values = np.empty(0, np.int64), np.empty(0)
-        for first in range(0, len(self), 1 << 22):
-            frequent = first + np.flatnonzero(self.counts.pair_counts[first : first + (1 << 22)] >= min_count)
+        for first in range(0, len(self), PAIRS_AT_ONCE):
+            frequent = first + np.flatnonzero(self.counts.pair_counts[first : first + PAIRS_AT_ONCE] >= min_count)
             best, values = np.append(best, frequent), np.append(values, self._pmi_at(frequent))
             order = np.lexsort((best, -self.counts.pair_counts[best].astype(np.int64), -values))[:number]
             best, values = best[order], values[order]
@@ -182,13 +191,30 @@ class PMITable:
             check_rows(counts)
             if verify:
                 check_pairs(counts)
-            if not {"options", "dictionaries", "train"} <= set(metadata):
-                raise ValueError("its metadata are not those of a table")
+            check_metadata(metadata)
             if metadata.pop("file", path.name) != path.name:
                 raise ValueError("it is another table under this name")
             return cls(counts, metadata)
         except (OSError, EOFError, ValueError, TypeError, struct.error, zipfile.BadZipFile, RuntimeError) as error:
             raise UserError(f"{path} is damaged ({one_line(error) or 'it is cut'}); {REMEDY}") from error
+
+
+def check_ids(ids: np.ndarray, types: int) -> None:
+    """Raise ValueError for token ids that a table with so many types does not have: compiled code looks them up without
+    checks."""
+    if len(ids) and not 0 <= ids.min() <= ids.max() < types:
+        raise ValueError(f"token ids from {ids.min()} to {ids.max()}, but the table has {types} types")
+
+
+def check_metadata(metadata: object) -> None:
+    """Raise ValueError for JSON that is not :class:`TableMetadata`."""
+    if not isinstance(metadata, dict) or not {"options", "dictionaries", "train"} <= set(metadata):
+        raise ValueError("its metadata are not those of a table")
+    dictionaries, train = metadata["dictionaries"], metadata["train"]
+    if not isinstance(dictionaries, dict) or not isinstance(train, dict):
+        raise ValueError("its metadata are not those of a table")
+    if not all(isinstance(digests, list) for digests in train.values()):
+        raise ValueError("its metadata are not those of a table")
 
 
 def check_rows(counts: PMICounts) -> None:
@@ -208,8 +234,8 @@ def check_pairs(counts: PMICounts) -> None:
     """Raise ValueError unless each pair has a column of the table and a count above 0, as have its row and column."""
     if np.any(counts.row_counts[counts.row_start[:-1] < counts.row_start[1:]] < 1):
         raise ValueError("a row with pairs has no row_counts")
-    for first in range(0, len(counts.columns), 1 << 22):
-        part = slice(first, first + (1 << 22))
+    for first in range(0, len(counts.columns), PAIRS_AT_ONCE):
+        part = slice(first, first + PAIRS_AT_ONCE)
         columns = counts.columns[part]
         if not 0 <= columns.min() <= columns.max() < len(counts.column_counts):
             raise ValueError(f"columns has {columns.min()} to {columns.max()} of {len(counts.column_counts)} columns")

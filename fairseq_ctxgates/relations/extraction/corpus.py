@@ -8,7 +8,7 @@ from typing import Iterator, List, Sequence, Tuple
 import numpy as np
 from tqdm import tqdm
 
-from fairseq_ctxgates.data.data_directory import Split
+from fairseq_ctxgates.data.data_directory import PAD, PADDING_IN_TEXT, Split
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations.extraction.words import WORD_START, Words, words_of_tokens
 
@@ -42,6 +42,8 @@ class SourceText:
 
     def __getitem__(self, row: int) -> Words:
         ids = self._rows[row].tolist()
+        if PAD in ids:
+            raise UserError(f"{self.split.text_prefix(self.split.source_lang)}, row {row + 1}: {PADDING_IN_TEXT}")
         if ids and ids[-1] == self._eos:
             ids.pop()
         try:
@@ -67,9 +69,7 @@ def find_distinct_sentences(texts: Sequence[SourceText]) -> Tuple[List[np.ndarra
     digests = np.empty(sum(map(len, texts)), "V16")
     with tqdm(total=len(digests), desc="reading", unit=" sentences", unit_scale=True) as bar:
         for position, words in enumerate(words for text in texts for words, _, _ in text):
-            digests[position] = hashlib.blake2b(
-                "\0".join(words).encode("utf-8", "surrogatepass"), digest_size=16
-            ).digest()
+            digests[position] = hashlib.blake2b("\0".join(words).encode(), digest_size=16).digest()
             bar.update()
     _, first, inverse = np.unique(digests.view("S16"), return_index=True, return_inverse=True)
     order = np.argsort(first)

@@ -41,9 +41,11 @@ class DependencyTree:
 
         Noun phrases do not include clauses, appositions and coordinated phrases.
         """
-        words = set(heads)
-        for head in heads:
-            words.update(self.phrases(self.dependents(head, PHRASE_WORDS)))
+        words, heads = set(heads), list(heads)
+        while heads:
+            found = self.dependents(heads.pop(), PHRASE_WORDS)
+            heads += [word for word in found if word not in words]
+            words.update(found)
         return sorted(words)
 
     def subjects(self, predicate: int) -> List[int]:
@@ -51,10 +53,12 @@ class DependencyTree:
 
         A predicate without subjects shares those of its head if it is coordinated with its head, or a complement.
         """
-        own = self.dependents(predicate, SUBJECTS)
-        if own or not self.has_label(predicate, SHARES_SUBJECT):
-            return own
-        return self.subjects(self.heads[predicate])
+        for _ in self.heads:  # no more often than there are words: a parser may make what is no tree
+            own, head = self.dependents(predicate, SUBJECTS), self.heads[predicate]
+            if own or head < 0 or not self.has_label(predicate, SHARES_SUBJECT):
+                return own
+            predicate = head
+        return []
 
     def is_predicate(self, word: int) -> bool:
         """Whether a word has arguments or a copula, or is coordinated."""

@@ -41,7 +41,7 @@ def open_dump(path: Path) -> Iterator[TextIO]:
     """Open a text file that is written atomically; one whose name ends in ``.gz`` is compressed."""
     opened = gzip.open if path.suffix == ".gz" else open
     with atomic_write(path) as temporary:
-        with opened(temporary, "wt", encoding="utf-8", errors="surrogatepass", newline="\n") as file:
+        with opened(temporary, "wt", encoding="utf-8", newline="\n") as file:
             yield cast(TextIO, file)
 
 

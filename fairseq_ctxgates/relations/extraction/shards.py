@@ -178,7 +178,6 @@ def extract_distinct_sentences(
     # Absolute paths: another process may have another working directory.
     splits = tuple(replace(split, data_dir=split.data_dir.absolute()) for split in splits)
     folder = shard_folder(splits, fingerprint)
-    folder.mkdir(exist_ok=True)
     shards = [
         Shard(folder / f"{first:010}", splits, fingerprint, rows, options, server_options)
         for first in range(0, len(places), SHARD_SENTENCES)
@@ -189,6 +188,7 @@ def extract_distinct_sentences(
     if missing and (executor is None or isinstance(executor, ThreadPoolExecutor)):
         print(f"preparing {options.extractor}", file=sys.stderr)
         get_extractor(options, server_options)  # before the progress bar starts to measure time
+    folder.mkdir(exist_ok=True)
     failed: List[List[int]] = []
     with ExitStack() as stack:
         progress = {"desc": "extracting", "unit": " sentences", "smoothing": 0.1}

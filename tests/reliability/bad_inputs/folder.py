@@ -53,11 +53,3 @@ def tuples(sentence: str) -> Dict[str, object]:
     """A line of relations: all words of a sentence in one tuple."""
     words = sentence.split()
     return {"words": words, "tuples": [{"subject": list(range(len(words))), "relation": [], "object": []}]}
-
-
-def contents(folder: Path) -> Dict[str, bytes]:
-    """All files of a folder and its subfolders, the latter with a slash at the end."""
-    return {
-        f"{path.relative_to(folder)}{'/' if path.is_dir() else ''}": b"" if path.is_dir() else path.read_bytes()
-        for path in folder.rglob("*")
-    }

@@ -57,6 +57,7 @@ DIRECTORIES: Rows = (
     bad_value("a directory below a file", f"ctxgates gate-labels train.de/data {LANGUAGES}", "train.de/data is not"),
     bad_value("a file for a directory", f"ctxgates gate-labels train.de {LANGUAGES}", "train.de is not a directory"),
     bad_value("a directory without data", "ctxgates gate-labels models", "models holds no data of any", "--destdir"),
+    bad_value("a directory twice", f"ctxgates gate-labels data:models/../data {LANGUAGES}", "data is named twice"),
     bad_value("an empty name", f"ctxgates gate-labels '' {LANGUAGES}", "language pair de-en"),
     bad_value("a name too long", f"ctxgates gate-labels {'a' * 300} {LANGUAGES}", "aaa: File name too long"),
     bad_value(
@@ -106,6 +107,7 @@ DATA: Rows = (
     damaged("more rows than there are", put(INDEX, ROWS, "Q", 17), INDEX, "damaged"),
     damaged("fewer rows than there are", put(INDEX, ROWS, "Q", 15), INDEX, "damaged"),
     damaged("far too many rows", put(INDEX, ROWS, "Q", 1 << 62), INDEX, "damaged"),
+    damaged("a bit of the number of rows", put(INDEX, ROWS, "Q", 16 | 1 << 63), INDEX, "damaged"),
     damaged("no rows", put(INDEX, ROWS, "Q", 0), "data/train.de-en.en", "again"),
     damaged("a length below zero", put(INDEX, LENGTHS, "i", -4), f"{INDEX} is damaged (its rows have no lengths)"),
     damaged("another length", put(INDEX, LENGTHS, "i", 1), f"{INDEX} is damaged"),
@@ -117,6 +119,7 @@ DATA: Rows = (
         f"{TEXT} has 8",
     ),
     damaged("a word that the dictionary lacks", put(TEXT, 0, "H", 60000), f"{TEXT} holds the token id 60000"),
+    damaged("a word that is padding", put(TEXT, 0, "H", 1), f"{TEXT}: the text has the word <pad>", "grep"),
     damaged("no dictionary", remove(DICTIONARY), f"{DICTIONARY} not found", "fairseq-preprocess"),
     damaged("a dictionary that is a folder", folder(DICTIONARY), DICTIONARY),
     damaged("an empty dictionary", write(DICTIONARY, b""), f"but {DICTIONARY} has 4 types"),
@@ -158,7 +161,7 @@ GATE_LABELS: Rows = (
     bad_usage("a --min-count that no count reaches", f"{LABELS} --min-count {HUGE}", "--min-count", str(HUGE)),
     *(
         bad_usage(f"--memory {value!r}", f"{LABELS} --memory={value!r}", "--memory", "4G or 512M")
-        for value in ("0", "4", "0.4K", "-4G", "much", "4X", "nan", "inf", "")
+        for value in ("0", "4", "0.4K", "-4G", "much", "4X", "nan", "inf", "", "9" * 400)
     ),
     *(
         bad_usage(f"--workers {value!r}", f"{LABELS} --workers={value!r}", "--workers", "is not an integer from 1")
@@ -194,7 +197,7 @@ PRECEDING_SENTENCES: Rows = (
     names("names of another text", nothing, "valid.names names the documents of 8 sentences", file="valid.names"),
     names("a line feed alone", write("train.names", b"\n"), "of 1 sentences", LENGTH),
     names("a byte order mark alone", write("train.names", b"\xef\xbb\xbf"), "train.names", LENGTH),
-    names("old line ends", write("train.names", b"a\r" * 16), "of 1 sentences", LENGTH),
+    names("old line ends", write("train.names", b"a\r" * 15), "of 15 sentences", LENGTH),
     names(
         "a sentence without a name",
         write("train.names", b"a\n" * 4 + b" \n" + b"a\n" * 11),
@@ -232,6 +235,19 @@ PRECEDING_SENTENCES: Rows = (
     bad_file("a text that is cut", f"{PRECEDING} --one-document", cut("data/valid.de-en.de.bin", -2), "is truncated"),
     bad_file(
         "a text without an index", f"{PRECEDING} --one-document", cut("data/test.de-en.de.idx", 40), "test.de-en.de"
+    ),
+    bad_file(
+        "a raw text in Latin-1",
+        f"{PRECEDING} --one-document",
+        several(remove("data/valid.de-en.de.*"), write("data/valid.de-en.de", b"\xfc\n")),
+        "data/valid.de-en.de is not text in UTF-8",
+        "convert the file",
+    ),
+    bad_file(
+        "an empty raw text",
+        f"{PRECEDING} --one-document",
+        several(remove("data/valid.de-en.de.*"), write("data/valid.de-en.de", b"")),
+        "data/valid.de-en.de holds no sentence",
     ),
     bad_file("no dictionary", f"{PRECEDING} --one-document", remove("data/dict.de.txt"), "data/dict.de.txt not found"),
     bad_file(
@@ -284,6 +300,13 @@ WRONG_PARTS: Dict[str, Dict[str, Any]] = {
     "numbers and null": {"subject": [0, None]},
 }
 RELATION_FILES: Rows = (
+    lines("a word that is padding", put("data/train.de-en.de.bin", 0, "H", 1), "row 1: the text has the word <pad>"),
+    bad_file(
+        "one dump for two directories",
+        f"ctxgates relations data:other {LANGUAGES} --dump a.jsonl:models/../a.jsonl",
+        copy("data", "other"),
+        "name another file for each data directory",
+    ),
     *(
         lines(f"a line that is {about}", third_line(content), PLACE, FORM)
         for about, content in {
