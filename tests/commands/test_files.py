@@ -8,7 +8,7 @@ import threading
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import Callable, Dict, List, Optional
+from typing import Any, Callable, List, Optional, Tuple
 
 import numpy as np
 import pytest
@@ -19,12 +19,9 @@ from fairseq_ctxgates.data.side_stream_writer import write_side_stream
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import atomic_write, atomic_write_group, scratch_folder, write_array
 from tests.helpers.corpus import binarize
+from tests.helpers.files import contents
 
 EXTENSIONS = (".bin", ".idx", ".json")
-
-
-def contents(folder: Path) -> Dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def write_group(folder: Path, text: str, error: Optional[BaseException] = None) -> None:
@@ -87,6 +84,30 @@ def test_a_rename_that_fails_leaves_the_old_single_file(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"), atomic_write(tmp_path / "a") as temporary:
         temporary.write_text("new")
     assert contents(tmp_path) == {"a": b"old"}
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_what_is_renamed_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool) -> None:
+    """Each file before the first rename, and the names after the last one."""
+    done: List[Tuple[str, int]] = []
+
+    def noting(name: str, number_of: Callable[[Any], os.stat_result]) -> None:
+        function = getattr(os, name)
+
+        def note(what: Any, *arguments: Any) -> None:
+            done.append((name, number_of(what).st_ino))
+            function(what, *arguments)
+
+        monkeypatch.setattr(os, name, note)
+
+    noting("fsync", os.fstat)
+    noting("replace", os.stat)
+    with atomic_write_group([tmp_path / name for name in "ab"], [tmp_path / "c"], durable) as temporaries:
+        numbers = [temporary.stat().st_ino for temporary in temporaries]
+    renamed = [("replace", number) for number in numbers]
+    written, names = [("fsync", number) for number in numbers], ("fsync", tmp_path.stat().st_ino)
+    assert len(set(numbers)) == 3
+    assert done == ([*written, *renamed, names] if durable else renamed)
 
 
 def test_a_shard_that_still_writes_keeps_no_scratch_folder(tmp_path):

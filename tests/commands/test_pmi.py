@@ -109,6 +109,12 @@ def rows(labels: Iterable[Sentences]) -> List[List[int]]:
     return [row.tolist() for some in labels for row in np.split(some.ids, some.start[1:-1])]
 
 
+def go_in_pieces(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """What is gone through in pieces because it may not fit in memory, in pieces of this size."""
+    for name in ("counting.SENTENCES_AT_ONCE", "sentences.ROWS_AT_ONCE", "table.PAIRS_AT_ONCE"):
+        monkeypatch.setattr(f"fairseq_ctxgates.context_gates.pmi.{name}", size)
+
+
 @pytest.fixture(scope="module")
 def by_hand(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return binarize(tmp_path_factory.mktemp("by_hand"), {"train": PAIRS}, "de", "en")
@@ -196,7 +202,10 @@ def test_min_count_forgets_pairs_but_not_that_they_were_counted(by_hand):
     assert labels.tolist() == [SOURCE, SOURCE, SOURCE, IGNORE]
 
 
-def test_strongest_pairs(by_hand):
+@pytest.mark.parametrize("piece", [None, 1, 3])
+def test_strongest_pairs(by_hand, monkeypatch, piece):
+    if piece is not None:
+        go_in_pieces(monkeypatch, piece)
     bilingual, _ = count(by_hand)
     target, source = dictionary(by_hand, "en"), dictionary(by_hand, "de")
     found = [(target[y], source[x], round(math.exp(value) * 3), n) for y, x, value, n in bilingual.strongest(2, 1)]
@@ -270,8 +279,11 @@ class BruteForce:
         return labels
 
 
+@pytest.mark.parametrize("piece", [None, 7])
 @pytest.mark.parametrize("counts, strategy, measure", itertools.product(COUNTS, STRATEGIES, MEASURES))
-def test_agrees_with_brute_force(tmp_path, counts, strategy, measure):
+def test_agrees_with_brute_force(tmp_path, monkeypatch, counts, strategy, measure, piece):
+    if piece is not None:
+        go_in_pieces(monkeypatch, piece)
     train, valid = random_pairs(150, seed=1), random_pairs(50, seed=2)
     folder = binarize(tmp_path, {"train": train, "valid": valid}, "de", "en")
     options = PMIOptions(counts, strategy, measure, min_count=2)

@@ -18,6 +18,7 @@ from fairseq_ctxgates.commands.preceding_sentences import main
 from fairseq_ctxgates.data.side_stream_writer import SideStreamWriter
 from fairseq_ctxgates.errors import UserError
 from tests.helpers.corpus import binarize
+from tests.helpers.files import contents
 
 # Documents of three, one and two sentences; and one of two.
 TRAIN = ["a b", "c", "d e f", "a", "b b", "c d"]
@@ -51,10 +52,6 @@ def rows_of(folder: Path, split: str = "train", pair: str = "de-en") -> List[Opt
     rows = [row.tolist() for row in MMapIndexedDataset(str(folder / f"{split}.preceding.{pair}"))]
     assert all(len(row) <= 1 for row in rows)
     return [row[0] if row else None for row in rows]
-
-
-def contents(folder: Path) -> Dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def reported(output: str) -> Dict[str, List[str]]:

@@ -21,6 +21,7 @@ from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations.extraction import NotParsed, RelationExtractor, RelationTuple, shards
 from fairseq_ctxgates.relations.stream import END_OF_TUPLE
 from tests.helpers.corpus import binarize
+from tests.helpers.files import files_of
 
 SOURCES = [
     "the f@@ arm@@ ers buy l@@ amps .",
@@ -94,10 +95,6 @@ def tuples_of(folder: Path, split: str = "train", pair: str = "de-en") -> List[L
     return found
 
 
-def contents(folder: Path) -> Dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-
-
 def reported(output: str) -> Dict[str, List[str]]:
     """The numbers printed for each stream."""
     return {line.split()[0].split("/")[-1]: line.split()[1:] for line in output.splitlines() if ".relation." in line}
@@ -111,12 +108,12 @@ VALID_TUPLES = [[[0, 1]], [], [[0, 1, 2]]]
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_every_split_gets_its_tuples_as_positions_of_tokens(data, parser, capsys, workers):
-    before = contents(data)
+    before = files_of(data)
     run(data, "--workers", workers)
     assert tuples_of(data) == TRAIN_TUPLES
     assert tuples_of(data, "valid") == VALID_TUPLES
     written = {f"{split}.relation.de-en.{end}" for split in ("train", "valid") for end in ("bin", "idx", "json")}
-    assert set(contents(data)) - set(before) == written
+    assert set(files_of(data)) - set(before) == written
     assert not list(data.glob(".relation.*"))
     metadata = json.loads((data / "train.relation.de-en.json").read_text())
     assert metadata["options"] == {
@@ -186,7 +183,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(data, tmp_path, parser, mon
     whole = make_data(tmp_path / "whole", train=SOURCES, valid=VALID)
     run(whole)
     parser.sent.clear()
-    before, extract_shard, done = contents(data), shards.extract_shard, []
+    before, extract_shard, done = files_of(data), shards.extract_shard, []
 
     def stopped(shard: shards.Shard) -> shards.Outcome:
         done.append(extract_shard(shard))
@@ -205,7 +202,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(data, tmp_path, parser, mon
         patch.setattr(shards, "extract_shard", stopped)
         with pytest.raises(UserError if stop in ("lost parser", "full disk") else BaseException):
             run(data, "--workers", workers)
-    assert contents(data) == before
+    assert files_of(data) == before
     assert parser.is_closed
     (folder,) = data.glob(".relation.*")
     kept = [path for path in folder.iterdir() if "." not in path.name]
@@ -215,8 +212,8 @@ def test_an_interrupted_run_goes_on_where_it_stopped(data, tmp_path, parser, mon
     run(data)
     assert len(parser.sent) == len(set(parser.sent)) == 4
     assert not folder.exists()
-    for name, content in contents(whole).items():
-        assert contents(data)[name] == content
+    for name, content in files_of(whole).items():
+        assert files_of(data)[name] == content
 
 
 def test_half_a_shard_is_not_taken_for_a_whole_one(data, parser, monkeypatch):
@@ -245,7 +242,7 @@ def test_work_with_other_options_or_data_is_not_taken_up(data, parser, monkeypat
 
 def test_interrupted_writing_leaves_the_old_streams(data, parser, tmp_path, monkeypatch):
     run(data)
-    before = contents(data)
+    before = files_of(data)
 
     def add(writer: SideStreamWriter, row: np.ndarray) -> None:
         raise OSError(28, "No space left on device")
@@ -253,7 +250,7 @@ def test_interrupted_writing_leaves_the_old_streams(data, parser, tmp_path, monk
     monkeypatch.setattr(SideStreamWriter, "add", add)
     with pytest.raises(UserError, match="No space left"):
         run(data, "--dump", tmp_path / "dump")
-    assert contents(data) == before
+    assert files_of(data) == before
     assert not (tmp_path / "dump").exists()
 
 
@@ -290,7 +287,7 @@ def test_tuples_of_a_file(data, tmp_path, capsys):
 def test_a_dump_can_be_read_by_people_and_back(data, tmp_path, parser):
     dump = tmp_path / "tuples.jsonl"
     run(data, "--dump", dump)
-    expected = contents(data)
+    expected = files_of(data)
     first, *_, last = map(json.loads, dump.read_text(encoding="utf-8").splitlines())
     assert first == {
         "split": "train",
@@ -304,7 +301,7 @@ def test_a_dump_can_be_read_by_people_and_back(data, tmp_path, parser):
     again = tmp_path / "again.jsonl.gz"
     run(data, "--extractor", "jsonl", "--relations", f"train={dump}", f"valid={packed}", "--dump", again)
     assert gzip.decompress(again.read_bytes()) == dump.read_bytes()
-    assert {name for name, content in contents(data).items() if content != expected[name]} == {
+    assert {name for name, content in files_of(data).items() if content != expected[name]} == {
         "train.relation.de-en.json",  # says where they came from
         "valid.relation.de-en.json",
     }
@@ -336,10 +333,10 @@ def test_an_unknown_word_stands_for_any(tmp_path):
 
 
 def refused(data: Path, message: str, *options: Any) -> None:
-    before = contents(data)
+    before = files_of(data)
     with pytest.raises(UserError, match=message):
         run(data, *options)
-    assert contents(data) == before
+    assert files_of(data) == before
 
 
 @pytest.mark.parametrize(

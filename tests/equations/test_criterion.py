@@ -18,6 +18,7 @@ from torch import Tensor
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE, SOURCE, TARGET
 from fairseq_ctxgates.context_gates.gate_regularized_cross_entropy import gate_hinge, gate_sums
 from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.modules.label_smoothed_cross_entropy import smoothed_cross_entropy
 from tests.helpers.models import DICTIONARY, PAD, RETURNED_GATES, SOURCES, TARGETS, make_batch, make_model, make_task
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -214,6 +215,25 @@ def test_without_the_hinge_it_is_fairseqs_criterion(smoothing: float) -> None:
     expected_loss, expected_gradients = loss_and_gradients(model, fairseqs)
     assert_same(loss, expected_loss)
     assert_same(gradients, expected_gradients)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_gradient_of_cross_entropy_is_that_of_its_formula(smoothing: float) -> None:
+    """Each position's is weighted by what comes after it."""
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(4, 6, generator=generator, requires_grad=True)
+    target, weights = torch.tensor([2, 0, 5, 1]), torch.tensor([1.0, 2.0, 0.0, -3.0])
+
+    def gradient(loss: Tensor) -> Tensor:
+        return torch.autograd.grad((weights * loss).sum(), logits)[0]
+
+    log_probs = torch.log_softmax(logits, dim=-1)
+    of_target, epsilon_each = log_probs[range(4), target], smoothing / 5
+    expected = -(1 - smoothing) * of_target - epsilon_each * (log_probs.sum(dim=-1) - of_target)
+    loss, nll = smoothed_cross_entropy(logits, target, smoothing)
+    torch.testing.assert_close(loss, expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(nll, -of_target, rtol=0, atol=1e-6)
+    torch.testing.assert_close(gradient(loss), gradient(expected), rtol=0, atol=1e-6)
 
 
 def test_plain_criterion_trains_gates_without_labels() -> None:

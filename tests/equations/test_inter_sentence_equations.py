@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.inter_sentence.gate import InterSentenceGate
 from fairseq_ctxgates.inter_sentence.random_context import random_context, sentence_keys
+from fairseq_ctxgates.models.warm_start import warm_start
 from tests.helpers.models import (
     EOS,
     NORM_ORDERS,
@@ -26,6 +28,7 @@ from tests.helpers.models import (
     make_batch,
     make_model,
     norm_order_options,
+    save_parameters,
     vector,
 )
 from tests.helpers.reference_transformer import ReferenceTransformer, encode
@@ -240,11 +243,10 @@ def test_random_context_is_uniform_and_never_the_same_twice() -> None:
 
 @pytest.mark.parametrize("order", ["post", "pre"])
 @torch.no_grad()
-def test_warm_started_and_closed_it_is_the_transformer(order: str) -> None:
+def test_warm_started_and_closed_it_is_the_transformer(order: str, tmp_path: Path) -> None:
     """C_2 is the identity in a new model."""
     options = norm_order_options(order)
     plain = make_model("context_transformer", **options)
     model = build_model("isg_transformer", inter_sentence_ablation="closed", **options).double().eval()
-    state = model.state_dict()
-    model.load_state_dict({**state, **plain.state_dict()})
+    warm_start(model, save_parameters(plain, tmp_path / "plain.pt"))
     torch.testing.assert_close(model(**INPUT)[0], plain(**BATCH["net_input"])[0])

@@ -388,11 +388,19 @@ def test_dropouts() -> None:
     assert model.decoder.output_dropout.p == 0.0
 
 
-@pytest.mark.parametrize("kind", ["embedding", "hidden", "output"])
-def test_dropout_drops(kind: str) -> None:
-    options: dict[str, Any] = {f"{kind}_dropout": 0.5}
-    model = make_rnnsearch(**options)
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("encoder.embedding_dropout", "encoder.hidden_dropout"),
+        *("decoder.embedding_dropout", "decoder.hidden_dropout", "decoder.output_dropout"),
+    ],
+)
+@torch.no_grad()
+def test_dropout_drops(place: str) -> None:
+    """Each by itself."""
+    model = make_rnnsearch()
     expected = model(**INPUT)[0]
+    model.get_submodule(place).p = 0.5
     assert (model.train()(**INPUT)[0] - expected).abs().max() > 1e-3
 
 

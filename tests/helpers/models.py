@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from argparse import Namespace
+from pathlib import Path
 from typing import Any, Callable, Mapping, Sequence
 
 import numpy as np
@@ -90,6 +91,14 @@ def make_model(arch: str, task: ContextTranslationTask | None = None, seed: int 
         else:
             parameter.data = 0.3 * noise + float("norm" in name and name.endswith("weight"))
     return model
+
+
+def save_parameters(model: Any, path: Path) -> str:
+    """Write a checkpoint that has what a warm start reads, and return its name."""
+    history = [{"optimizer_name": "Adam", "lr_scheduler_state": {}, "num_updates": 0}]
+    extra_state = {"train_iterator": {"epoch": 1}}
+    torch.save({"model": model.state_dict(), "optimizer_history": history, "extra_state": extra_state}, path)
+    return str(path)
 
 
 def norm_order_options(order: str) -> dict[str, Any]:

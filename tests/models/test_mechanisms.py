@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from fairseq import checkpoint_utils
 from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import OmegaConf
@@ -26,7 +25,7 @@ from fairseq_ctxgates.models.context_transformer import FAIRSEQ_ENCODER_OUT
 from fairseq_ctxgates.models.decoder_layer import ContextDecoderLayer
 from fairseq_ctxgates.models.warm_start import warm_start
 from fairseq_ctxgates.parts import Part
-from tests.helpers.models import DICTIONARY, TINY, build_model, make_batch, make_task
+from tests.helpers.models import DICTIONARY, TINY, build_model, make_batch, make_task, save_parameters
 
 BATCH = make_batch(sources=[[4, 5, 6], [9, 10]], targets=[[14, 15, 16], [17, 18]])["net_input"]
 NULL: dict[str, Any] = {"inter_sentence_ablation": "null"}
@@ -160,13 +159,31 @@ class TiedPart(Part):
         self.second.weight = self.first.weight
 
 
-def test_everything_in_a_part_is_the_mechanisms_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_in_a_part_is_the_mechanisms_own(tmp_path: Path) -> None:
     plain, model = build_model("context_transformer"), build_model("context_transformer")
     model.decoder.layers[0].source_parts["tied"] = TiedPart()
     prefix = "decoder.layers.0.source_parts.tied."
     own = {"table", "first.weight", "first.bias", "second.weight", "second.bias"}
     assert set(model.own_parameters()) == {prefix + name for name in own}
-    monkeypatch.setattr(checkpoint_utils, "load_checkpoint_to_cpu", lambda path: {"model": plain.state_dict()})
-    (tmp_path / "plain.pt").touch()
-    warm_start(model, str(tmp_path / "plain.pt"))
+    warm_start(model, save_parameters(plain, tmp_path / "plain.pt"))
     assert torch.equal(model.encoder.embed_tokens.weight, plain.encoder.embed_tokens.weight)
+
+
+@pytest.mark.parametrize(
+    ("arch", "options", "part"),
+    [
+        ("isg_transformer", {}, "inter_sentence"),
+        ("fra_transformer", {"separate_relation_attention": True, "relation_layers": "all"}, "relations"),
+    ],
+)
+def test_attention_of_a_part_starts_as_the_layers_attention_over_the_sentence(
+    arch: str, options: dict[str, Any], part: str, tmp_path: Path
+) -> None:
+    plain = build_model("transformer")
+    model = build_model(arch, warm_start=save_parameters(plain, tmp_path / "plain.pt"), **options)
+    for layer, of_plain in zip(model.decoder.layers, plain.decoder.layers):
+        found = layer.source_parts[part].attention.state_dict()
+        expected = of_plain.encoder_attn.state_dict()
+        assert found.keys() == expected.keys() and len(expected) == 8
+        for name, parameter in expected.items():
+            assert torch.equal(found[name], parameter), name

@@ -93,7 +93,7 @@ def on_device(batch: dict[str, Any]) -> dict[str, Any]:
     return moved
 
 
-def check_gradients(model: Any) -> None:
+def check_gradients_are_finite(model: Any) -> None:
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
     assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients.values())
 
@@ -108,7 +108,7 @@ def test_a_step(arch: str, options: dict[str, Any], precision: Precision) -> Non
         found = loss(model, batch)
         found.backward()
     torch.testing.assert_close(found.cpu(), expected, rtol=precision.tolerance, atol=0)
-    check_gradients(model)
+    check_gradients_are_finite(model)
 
 
 @in_every_precision
@@ -129,7 +129,7 @@ def test_regularized_gates(arch: str, precision: Precision) -> None:
     assert float(logs["gate_loss"]) == pytest.approx(
         float(expected_logs["gate_loss"]), abs=precision.tolerance * expected.item()
     )
-    check_gradients(model)
+    check_gradients_are_finite(model)
 
 
 @pytest.mark.parametrize("precision", [one for one in PRECISIONS if one.autocast is None], ids=lambda one: one.option)

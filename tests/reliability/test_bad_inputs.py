@@ -18,9 +18,10 @@ import pytest
 import ctxgates
 from fairseq_ctxgates.errors import UserError
 from tests.helpers.fairseq_commands import TASK, TRAINING, run
+from tests.helpers.files import contents
 from tests.reliability.bad_inputs.analyses import ANALYSES
 from tests.reliability.bad_inputs.fairseq_commands import FAIRSEQ_COMMANDS
-from tests.reliability.bad_inputs.folder import contents, make_folder
+from tests.reliability.bad_inputs.folder import make_folder
 from tests.reliability.bad_inputs.preprocessing import PREPROCESSING
 from tests.reliability.bad_inputs.row import DATA_ERROR, Row, nothing
 

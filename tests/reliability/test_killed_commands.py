@@ -37,6 +37,7 @@ from fairseq_ctxgates.inter_sentence.preceding_sentences import PrecedingSentenc
 from fairseq_ctxgates.relations.stream import Relations
 from tests.helpers.corpus import binarize
 from tests.helpers.fairseq_commands import DECODING, PLAIN, TRAINING, make_pairs
+from tests.helpers.files import files_of
 from tests.reliability.test_orphans import wait_until
 
 pytestmark = pytest.mark.process
@@ -103,10 +104,6 @@ def make_folder(folder: Path) -> None:
         torch.save({"model": {"weight": torch.full((3,), float(number))}, "args": None}, folder / f"{number}.pt")
 
 
-def contents(folder: Path) -> Dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-
-
 def in_child(run: Callable[[], None], kill_at: Optional[int] = None, kill_after: Optional[float] = None) -> int:
     """Run something in a process of its own, which is killed at one of its events or after some seconds.
 
@@ -166,7 +163,7 @@ class Outcome:
 
 
 def outcome(command: Command, folder: Path) -> Outcome:
-    return Outcome(contents(folder), accepted(command.stream, folder) if command.stream else {})
+    return Outcome(files_of(folder), accepted(command.stream, folder) if command.stream else {})
 
 
 def is_part_of(found: Dict[str, List[List[int]]], rows: Dict[str, List[List[int]]]) -> bool:
@@ -187,16 +184,16 @@ def test_a_killed_command(name: str, tmp_path: Path) -> None:
 
     def kill_and_check(kill_at: Optional[int] = None, kill_after: Optional[float] = None) -> None:
         command.run(tmp_path, command.before)
-        assert contents(tmp_path) == old.files
+        assert files_of(tmp_path) == old.files
         in_child(lambda: command.run(tmp_path, command.after), kill_at, kill_after)
         if command.stream:
             # All old, all new, or some are missing: never some old and some new.
             found = accepted(command.stream, tmp_path)
             assert is_part_of(found, old.rows) or is_part_of(found, new.rows)
         else:
-            assert contents(tmp_path)["average.pt"] in (old.files["average.pt"], new.files["average.pt"])
+            assert files_of(tmp_path)["average.pt"] in (old.files["average.pt"], new.files["average.pt"])
         command.run(tmp_path, command.after)
-        assert contents(tmp_path) == new.files, "a rerun makes the same bytes, and removes what the killed run left"
+        assert files_of(tmp_path) == new.files, "a rerun makes the same bytes, and removes what the killed run left"
         assert not list(tmp_path.glob(".*"))
 
     for event in range(events) if IS_FULL else sorted({*range(0, events, 7), *range(max(events - 12, 0), events)}):
@@ -343,4 +340,4 @@ def test_what_a_living_process_writes_is_left_alone(tmp_path: Path) -> None:
         with atomic_write(tmp_path / "a") as other:
             other.write_text("fast")
         assert temporary.read_text() == "slow"
-    assert contents(tmp_path) == {"a": b"slow", ".a.swp": b"an editor's"}
+    assert files_of(tmp_path) == {"a": b"slow", ".a.swp": b"an editor's"}

@@ -117,7 +117,11 @@ DAMAGES: Dict[str, Tuple[Callable[[Arrays], None], str]] = {
 
 
 @pytest.mark.parametrize(("change", "message"), DAMAGES.values(), ids=DAMAGES)
-def test_a_table_that_is_none(change: Callable[[Arrays], None], message: str, data: Path, tmp_path: Path) -> None:
+def test_a_table_that_is_none(
+    change: Callable[[Arrays], None], message: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # So that the last pair is looked at apart from the first.
+    monkeypatch.setattr("fairseq_ctxgates.context_gates.pmi.table.PAIRS_AT_ONCE", 7)
     path = tmp_path / BILINGUAL
     arrays = copy_of(map_npz(data / BILINGUAL, verify=True))
     write(path, arrays)

@@ -15,14 +15,15 @@ from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 from fairseq.dataclass import FairseqDataclass
 
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE
-from fairseq_ctxgates.data import side_stream_writer
-from fairseq_ctxgates.data.data_directory import Split, find_splits, fingerprint
+from fairseq_ctxgates.data import data_directory, side_stream_writer
+from fairseq_ctxgates.data.data_directory import Split, find_splits, fingerprint, load_rows
 from fairseq_ctxgates.data.side_stream import SideStream
 from fairseq_ctxgates.data.side_stream_writer import write_side_stream, write_side_streams
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.tasks import context_translation
 from tests.helpers.corpus import binarize
 from tests.helpers.fairseq_commands import labels_of, make_pairs, setup_task, write_gate_labels
+from tests.helpers.files import contents
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +217,9 @@ def test_files_are_those_of_fairseq(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for row in rows:
         theirs.add_item(torch.tensor(row, dtype=torch.int64))
     theirs.finalize(str(tmp_path / "theirs.idx"))
-    monkeypatch.setattr(side_stream_writer, "ROWS_AT_ONCE", 7)
+    for module in (side_stream_writer, data_directory):
+        monkeypatch.setattr(module, "ROWS_AT_ONCE", 7)
+    assert [row.tolist() for row in load_rows(tmp_path / "theirs")] == rows
     with write_side_streams({tmp_path / "ours": {}}, dtype) as writers:
         writers[tmp_path / "ours"].add_all(np.concatenate(rows[:40]), [len(row) for row in rows[:40]])
         for row in rows[40:]:
@@ -238,27 +241,23 @@ def test_a_stream_of_empty_rows(data: Path, monkeypatch: pytest.MonkeyPatch) -> 
 # Writing: whole or not at all
 
 
-def listing(folder: Path) -> Dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 @pytest.mark.parametrize(
     "error", [KeyboardInterrupt(), OSError(28, "No space left on device")], ids=["kill", "full disk"]
 )
 def test_interrupted_writer_leaves_the_old_stream(data: Path, error: BaseException) -> None:
-    before = listing(data)
+    before = contents(data)
     with pytest.raises(type(error)):
         with write_side_streams({data / "train.gate.de-en": {}}, np.uint8) as writers:
             writers[data / "train.gate.de-en"].add(np.zeros(3))
             raise error
-    assert listing(data) == before
+    assert contents(data) == before
 
 
 def test_failure_while_finishing_leaves_the_old_stream(data: Path) -> None:
-    before = listing(data)
+    before = contents(data)
     with pytest.raises(TypeError):
         write_side_stream(data / "train.gate.de-en", np.uint8, {"options": object()}, [np.zeros(3)])
-    assert listing(data) == before
+    assert contents(data) == before
 
 
 def test_interrupted_writer_leaves_nothing(tmp_path: Path) -> None:

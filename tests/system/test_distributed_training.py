@@ -70,7 +70,7 @@ def data(documents: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def train_in_two_processes(commands: List[List[str]], folder: Path) -> str:
+def fairseq_starts_two_processes(commands: List[List[str]], folder: Path) -> str:
     """Run fairseq-train, which starts two processes for the first of these trainings; they do the others after it."""
     done = subprocess.run(
         [sys.executable, str(TWO_GPUS), json.dumps(commands)],
@@ -100,7 +100,7 @@ def test_two_processes_train_as_one(backbone: str, data: Path, tmp_path: Path) -
             command = (data, *TASK, *TRAINING, *common, *TWO_PROCESSES, "--save-dir", tmp_path / "two" / name)
             commands.append([*map(str, command), "--max-epoch", str(epoch)])
 
-    output = train_in_two_processes(commands, tmp_path)
+    output = fairseq_starts_two_processes(commands, tmp_path)
 
     assert output.count("done training") == len(commands)
     for name in FAMILIES[backbone]:

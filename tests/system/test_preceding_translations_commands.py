@@ -22,7 +22,6 @@ from torch import Tensor
 from fairseq_ctxgates import analysis
 from fairseq_ctxgates.data.data_directory import Split
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.inter_sentence.preceding_translations import PrecedingTranslations
 from tests.analysis.test_page import content as page_content
 from tests.helpers.documents import COMMON, DOCUMENTS, TEXT, interactive_lines
 from tests.helpers.fairseq_commands import (
@@ -160,16 +159,6 @@ def test_sampling_continues_translations_too(trained: Trained) -> None:
     greedy = ("--beam", 1)
     found = generate(trained.data, trained["target"], *greedy, "--sampling", "--sampling-topk", 1)
     check_same_translations(found, generate(trained.data, trained["target"], *greedy))
-
-
-def test_translations_of_earlier_lines_are_forgotten() -> None:
-    translations = PrecedingTranslations(separator=2, padding=1, number=3)
-    for line in range(1000):
-        translations.begin_lines(1)
-        translations.keep({"id": torch.tensor([0])}, [torch.tensor([line, 2])])
-        assert len(translations.translations) <= 4
-    translations.begin_lines(1)
-    assert translations.before([-3, -2, -1]).tolist() == [997, 2, 998, 2, 999, 2]
 
 
 @pytest.mark.parametrize("model", MODELS)
