@@ -108,7 +108,7 @@ def ask(address: str, name: str, arguments: List[str]) -> int:
 
 @contextmanager
 def short(address: str) -> Iterator[str]:
-    """The address by a path that is short enough for a socket: in the folder that a descriptor stands for."""
+    """A path of the address that is short enough for a socket, by a descriptor of its folder."""
     folder = os.open(os.path.dirname(address), os.O_RDONLY)
     try:
         yield f"/proc/self/fd/{folder}/{os.path.basename(address)}"

@@ -30,7 +30,7 @@ def keep_freed_memory() -> bool:
     forked, such as a worker that loads data, is given back first: else the worker would hold it as long as it lives.
 
     Returns:
-        whether that was done: not where there is a GPU, whose memory torch keeps by itself; nor without glibc; nor
+        whether that was done: not on a machine with a GPU, whose memory torch keeps by itself; nor without glibc; nor
         where the environment has one of the user's own settings, ``MALLOC_TRIM_THRESHOLD_``,
         ``MALLOC_MMAP_THRESHOLD_``, ``MALLOC_MMAP_MAX_``, ``MALLOC_TOP_PAD_`` or ``GLIBC_TUNABLES``
     """

@@ -65,7 +65,7 @@ class EncoderInput(NamedTuple):
 class FurtherSentences(NamedTuple):
     """Further sentences to encode for each source, each by itself.
 
-    ``tokens``: (batch, length), padded; a row is one sentence, or several where there are ``groups``. ``groups``: the
+    ``tokens``: (batch, length), padded; a row is one sentence, or with ``groups`` several. ``groups``: the
     places of the sentences' tokens in the flattened rows, for each group (sentences, their length); after the end of a
     sentence the number of all places. ``distances``: of the rows' sentences, (batch, length), from 1; 0 for what
     attention shall not see, such as padding. None: what attention shall not see is padding.
@@ -76,7 +76,7 @@ class FurtherSentences(NamedTuple):
     distances: Optional[Tensor] = None
 
     def batches(self, padding_idx: int) -> List[Tensor]:
-        """The tokens to encode, (sentences, their length), for each group, or of all rows where there are none."""
+        """The tokens to encode, (sentences, their length), for each group; without groups, of all rows."""
         if not self.groups:
             return [self.tokens]
         tokens = torch.nn.functional.pad(self.tokens.flatten(), (0, 1), value=padding_idx)

@@ -95,8 +95,8 @@ class CorpusCommands:
             return f"mkdir -p {self._folder}\n" + fill(self._corpus.make, f"corpora.{self._name}.make", self.names)
         lines = [f"mkdir -p {text}"]
         for name in self._files:
-            # gzip reads NAME.gz where there is no NAME, and copies text that is not compressed. In a pipe its failure
-            # would pass unnoticed.
+            # gzip reads NAME.gz if no file is called NAME, and copies text that is not compressed. In a pipe its
+            # failure would pass unnoticed.
             lines.append(f'gzip -dcf "${TEXTS}"/{self._corpus.text}/{name} > {text}/{name}')
             if self._corpus.first and name.startswith("train."):
                 lines.append(f"head -n {self._corpus.first} {text}/{name} > {text}/{name}.part")

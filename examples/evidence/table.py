@@ -119,7 +119,7 @@ class Row:
     scores: for each metric the scores by seed
     half_widths: of the 95% intervals over the sentences, for each metric and seed
     p_values: of the difference to the baseline, for each metric and seed; None for the baseline
-    p_over_seeds: for each metric, by :func:`mixed_bootstrap`; None for the baseline, and where there is one seed
+    p_over_seeds: for each metric, by :func:`mixed_bootstrap`; None for the baseline, and with one seed
     statistics: of the measures, by seed, by the heading of their column
     """
 
@@ -277,7 +277,7 @@ class PartResults:
             footer=[
                 "means over the seeds; ±: half of the 95% interval within a seed; s.d.: standard deviation over seeds",
                 f"p: of the difference to {rows[0].name}, by sacreBLEU's paired bootstrap within each seed (one-sided)",
-                "p of all: by a bootstrap that draws seeds and sentences (two-sided); rough where there are few seeds",
+                "p of all: by a bootstrap that draws seeds and sentences (two-sided); rough over few seeds",
                 "updates and nll (on valid, in bits a token): of the best validation; converged: stopped by --patience",
                 *(f"{metric}: {signature}" for metric, signature in self.signatures.items()),
             ],

@@ -70,7 +70,7 @@ class SentenceEntropy:
     layers: the numbers of the layers that attend to the preceding sentence
     bits: H, (layers, target length)
     shares: how much of the attention each preceding sentence has, the nearest first, (layers, N)
-    bits_within: H_d of each, (layers, N); NaN where there is none
+    bits_within: H_d of each, (layers, N); NaN without such a sentence
     """
 
     number: int
@@ -187,7 +187,7 @@ def attention_by_distance(
         number: of preceding sentences
 
     Returns:
-        s_d, (batch, number), and H_d in bits with the weights s_d, (batch, number), NaN where there is no such sentence
+        s_d, (batch, number), and H_d in bits with the weights s_d, (batch, number), NaN without such a sentence
         or no attention to it
     """
     weights = attention.float().mean(dim=0)

@@ -113,7 +113,7 @@ def measure(sentences: Sequence[SentenceScores], resamples: int, seed: int) -> C
 
 @dataclass(frozen=True)
 class Measured:
-    """The scores of a model, and CXMI over all sentences, those that have a preceding one, and the others."""
+    """The scores of a model, and CXMI over all sentences, those that have a preceding one, and those that have none."""
 
     name: str
     path: str

@@ -25,7 +25,7 @@ class PageSentence:
     values: for each series the value of each target token
     attention: for each series that has it, the weights of all preceding sentences' tokens, or of the last ones, for
     each target token, (target length, preceding length)
-    labels: of the target tokens, "" for none; None where there are no labels
+    labels: of the target tokens, "" for none; None without labels
     """
 
     number: int

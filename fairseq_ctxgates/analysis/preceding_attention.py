@@ -22,7 +22,7 @@ def preceding_attention(inference: Inference, batch: Batch, lengths: Sequence[in
 
     Returns:
         (target length, words of all preceding sentences, or of the last ones where the model reads fewer), ends of
-        sentences and separators left out; None where there are no words, or no attention over them
+        sentences and separators left out; None without words, or without attention over them
     """
     if reads_preceding(inference.model):
         if inter_sentence(inference).options.inter_sentence_ablation == "random":

@@ -67,7 +67,7 @@ class Unpickler(_PythonUnpickler):
         dispatch[_operation[0]] = _PythonUnpickler.dispatch[_operation[0]]
 
     def find_class(self, module: str, name: str) -> Any:
-        """What a name stands for, also one of Python 2."""
+        """The class or function of a name, also of one of Python 2."""
         module, name = NAME_MAPPING.get((module, name), (IMPORT_MAPPING.get(module, module), name))
         try:
             return _NAMES[f"{module}.{name}"]

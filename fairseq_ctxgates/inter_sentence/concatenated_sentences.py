@@ -294,7 +294,7 @@ class _Joined(Dataset):
         return " ".join([*filter(None, joined[-room(self.max_positions, len(self.own[index])) :]), own])
 
     def preceding(self, index: int) -> List[int]:
-        """The sentences to join before one, the nearest last; none where there is no room."""
+        """The sentences to join before one, the nearest last; none without room for one."""
         return self.preceding_rows(index) if room(self.max_positions, len(self.own[index])) else []
 
     def sizes(self, lengths: np.ndarray, preceding_lengths: np.ndarray) -> np.ndarray:

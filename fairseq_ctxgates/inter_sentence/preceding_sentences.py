@@ -315,7 +315,7 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
             batch["net_input"]["preceding_groups"] = group_sentences(distances)
 
     def preceding_of(self, number: int) -> List[Tensor]:
-        """The sentences before one, the nearest last, or NULL."""
+        """The sentences before one, the nearest last, or NULL; each (length,)."""
         cut = slice(-self.task.max_source_positions, None)
         return [self.sentences[row][cut] for row in self.preceding_rows(number)] or [self.null]
 
@@ -417,7 +417,7 @@ def places_in_documents(rows: np.ndarray) -> np.ndarray:
 
 def distances_of(sentences: Sequence[Tensor]) -> Tensor:
     """For each token of the sentences, the nearest of which is the last, the number of its sentence: 1 for the last
-    one, 2 for the one before it, and so on."""
+    one, 2 for the one before it, and so on; (tokens,)."""
     lengths = torch.tensor([len(sentence) for sentence in sentences])
     return torch.arange(len(sentences), 0, -1).repeat_interleave(lengths)
 

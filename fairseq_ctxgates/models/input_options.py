@@ -49,7 +49,7 @@ class InputOptions:
 
 
 def _pop(state: MutableMapping[str, Tensor], beginning: str, flag: str) -> Optional[str]:
-    """The value in the entry of an option, which is removed; None where there is none. A switch has the value True."""
+    """The value in the entry of an option, which is removed; None without an entry. A switch has the value True."""
     for name in state:
         option, _, value = name[len(beginning) :].partition(" ")
         if name.startswith(beginning) and option == flag:

@@ -188,7 +188,16 @@ def pointwise_mutual_information(
 
 @compiled
 def find_pairs(words: np.ndarray, contexts: np.ndarray, counts: PMICounts) -> np.ndarray:
-    """The index of each pair in ``counts.columns``, -1 for a pair that was not counted."""
+    """The index of each pair in ``counts.columns``, -1 for a pair that was not counted.
+
+    Args:
+        words: target types of the table, (pairs,)
+        contexts: context types of the table, (pairs,)
+        counts: see :class:`PMICounts`
+
+    Returns:
+        (pairs,) int64
+    """
     places = np.full(len(words), -1, np.int64)
     for number in range(len(words)):
         for place in range(counts.row_start[words[number]], counts.row_start[words[number] + 1]):

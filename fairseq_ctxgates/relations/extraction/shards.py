@@ -236,7 +236,8 @@ def too_many_failures(
     return (
         f"the parser failed on {len(failed):,} of {sentences:,} sentences, which is more than --max-failed allows "
         f"({'; '.join(examples)}): look at the parser, its memory and --timeout, and run the same command again, which "
-        f"tries these sentences once more and keeps the others' tuples (in {folder}), or with a larger --max-failed"
+        f"tries these sentences once more and keeps the tuples of all other sentences (in {folder}), or with a larger "
+        f"--max-failed"
     )
 
 
