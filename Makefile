@@ -14,8 +14,8 @@
 #                       ~/stanza_corenlp; needs Java 17 and Maven
 # make chromium         Debian's Chromium, in which a test looks at pages; as root, else that test is skipped
 # make clean            removes the environments, the demo and all caches
-# The first eight, and dist, install what they need. Variables: MODERN_PYTHON, CLASSIC_PYTHON and LATEST_PYTHON name the interpreters,
-# DEMO_ARGS=--short makes the demo a trial, PYTEST_ARGS is handed to pytest.
+# The first eight, and dist, install what they need. Variables: MODERN_PYTHON, CLASSIC_PYTHON and LATEST_PYTHON name the
+# interpreters, DEMO_ARGS=--short makes the demo a trial, PYTEST_ARGS is handed to pytest.
 VENV := .venv
 VENV_CLASSIC := .venv-classic
 VENV_LATEST := .venv-latest
@@ -74,5 +74,6 @@ docs: install
 	$(VENV)/bin/sphinx-build -W --keep-going -q -b html -c docs . build/docs
 
 clean:
-	rm -rf $(VENV) $(VENV_CLASSIC) $(VENV_LATEST) quickstart-demo build dist .gpu .gpu.tar.gz *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VENV_CLASSIC) $(VENV_LATEST) quickstart-demo build dist .gpu .gpu.tar.gz *.egg-info
+	rm -rf .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -r {} +

@@ -69,7 +69,8 @@ def main() -> None:
     parser = get_parser(__doc__, batches=1)
     parser.add_argument("--embed-dim", type=int, default=620, help="of every model (default: the papers' 620)")
     parser.add_argument("--hidden-size", type=int, default=1000, help="of every model (default: the papers' 1000)")
-    parser.add_argument("--models", nargs="+", choices=sorted({ours for _, ours in PAIRS}), help="(default: all)")
+    names = sorted({second for _, second in PAIRS})
+    parser.add_argument("--models", nargs="+", choices=names, help="only what is beside others (default: all)")
     args = parser.parse_args()
     args.bf16 = False
     args.size = f"--encoder-embed-dim {args.embed_dim} --encoder-hidden-size {args.hidden_size} "

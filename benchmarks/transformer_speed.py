@@ -7,7 +7,7 @@ Each model runs in a process of its own, as its command would, over the same bat
 does not: the ratio is that of the commands, not only of the models. The result is the median of the ratios of speeds of
 each pair of blocks, by the clock and by the time of all processors. Beside it is the ratio that the number of
 multiply-adds allows. Where the times of one model's own blocks, which do the same work, differ by more than a tenth,
-the machine was not quiet: the script says so, writes no file and ends with status 1.
+the machine was not quiet: the script says so, does not write that figure, and ends with status 1.
 
 ``torch.utils.flop_counter`` counts those of one batch's matrix products, including padding (but not that of preceding
 sentences), the output layer, and both passes of an encoder that reads relations. A training step counts as three
@@ -81,9 +81,8 @@ def first_batches(task: Any, args: Namespace) -> List[List[Batch]]:
     """The first shuffled batches of the training split, for training and for decoding, with the side streams that the
     task has loaded."""
     sizes = (args.batches, args.max_tokens), (1, args.max_tokens // args.beam)
-    dataset, options = task.dataset("train"), {"required_batch_size_multiple": 8, "seed": 1}
-    options["disable_iterator_cache"] = True  # of batches of another size
-    iterators = (task.get_batch_iterator(dataset, max_tokens=tokens, **options) for _, tokens in sizes)
+    options = {"required_batch_size_multiple": 8, "seed": 1, "disable_iterator_cache": True}  # of another size
+    iterators = (task.get_batch_iterator(task.dataset("train"), max_tokens=tokens, **options) for _, tokens in sizes)
     return [list(islice(iterator.next_epoch_itr(), count)) for iterator, (count, _) in zip(iterators, sizes)]
 
 

@@ -85,7 +85,7 @@ def ask(address: str, name: str, arguments: List[str]) -> int:
     """Have the server run a program, and return its exit status; end by the signal that ended it."""
     with socket.socket(socket.AF_UNIX) as connection:
         try:
-            with short(address) as path:
+            with short_path(address) as path:
                 connection.connect(path)
         except OSError:  # there is no server yet, or none any more
             script = [] if name == "python" else [str(Path(sys.executable).parent / name)]
@@ -107,7 +107,7 @@ def ask(address: str, name: str, arguments: List[str]) -> int:
 
 
 @contextmanager
-def short(address: str) -> Iterator[str]:
+def short_path(address: str) -> Iterator[str]:
     """A path of the address that is short enough for a socket, by a descriptor of its folder."""
     folder = os.open(os.path.dirname(address), os.O_RDONLY)
     try:
@@ -140,7 +140,7 @@ def serve(address: str, imported: Sequence[str]) -> None:
     torch.optim.Adam([torch.zeros(1)])  # imports as much again
     gc.freeze()  # or the first collection of each process would copy all that is here
     with socket.socket(socket.AF_UNIX) as listener:
-        with short(address) as path:
+        with short_path(address) as path:
             listener.bind(path)
         listener.listen(64)
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the keepers

@@ -19,8 +19,8 @@ from typing import List, Sequence
 PR_SET_PDEATHSIG = 1  # of Linux's prctl(2): the signal that a process gets when its parent dies
 PARENT_DIED = signal.SIGUSR1  # for a process that has others to end first; nobody else sends it
 GROUP = "--group"
+WATCH_SECONDS = 5  # between two looks at the parent, on systems without such a signal
 _THIS_PROGRAM = (sys.executable, "-I", os.path.abspath(__file__))
-WATCH_SECONDS = 5  # between two looks at the parent, where there is no such signal
 
 
 def ending_with_parent(command: Sequence[str]) -> List[str]:

@@ -243,7 +243,7 @@ def _subtitles_before(
 
 
 def _line(lines: Sequence[str], number: int) -> str:
-    """A line, counted from 1; "" after the last."""
+    """A line, counted from 1; "" for a number that no line has."""
     return lines[number - 1] if 1 <= number <= len(lines) else ""
 
 

@@ -38,11 +38,12 @@ from fairseq_ctxgates.context_gates.pmi import (
     count_types,
     label_split,
     map_ids,
+    table_paths,
 )
 from fairseq_ctxgates.data.data_directory import Split, fingerprint
 from fairseq_ctxgates.data.side_stream_writer import lock_streams, write_side_streams
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.files import clean_up_on_failure, scratch_folder
+from fairseq_ctxgates.files import atomic_write_group, clean_up_on_failure, scratch_folder
 
 Labels = Generator[Sentences, None, None]
 REPORTED_PAIRS = 10  # the pairs with the highest PMI are printed
@@ -125,10 +126,12 @@ def label(args: argparse.Namespace) -> None:
     for split in splits:
         check_split(split)
     options = PMIOptions(args.counts, args.strategy, args.measure, args.min_count)
+    languages = splits[0].source_lang, splits[0].target_lang
     with ExitStack() as stack:
         stack.enter_context(lock_streams(GateLabels.name, splits, "ctxgates gate-labels"))
         workers = stack.enter_context(open_workers(args, data_dirs))
-        # The tables come to their place after the labels that are made from them.
+        # The tables come to their places after the labels that are made from them.
+        places = stack.enter_context(atomic_write_group(table_paths(data_dirs[0], *languages)))
         folder = stack.enter_context(scratch_folder(data_dirs[0], "pmi"))
         resources = {
             "memory": args.memory,
@@ -139,8 +142,8 @@ def label(args: argparse.Namespace) -> None:
         tables = count_tables(training, folder, options, **resources)
         labels = ((split, label_split(split, folder, **resources)) for split in splits)
         label_counts = write_labels(splits, labels, tables[0].metadata)
-        for path in folder.glob("*.npz"):
-            path.replace(data_dirs[0] / path.name)
+        for path, place in zip(table_paths(folder, *languages), places):
+            path.replace(place)
     report(tables, splits[0], label_counts)
 
 

@@ -61,21 +61,7 @@ def get_parser() -> CommandParser:
         "words belong to the same relation tuple (subject, relation, object).",
         several_directories="each gets its own streams; a sentence that occurs several times is parsed once",
     )
-    parser.add_argument(
-        "--extractor",
-        choices=(*EXTRACTORS, "jsonl"),
-        default="corenlp-openie",
-        help="what extracts the tuples: CoreNLP's OpenIE (English only), or the dependency trees of CoreNLP or of a "
-        "Stanza pipeline; jsonl reads the files of --relations",
-    )
-    parser.add_argument(
-        "--relations",
-        nargs="+",
-        type=split_and_files,
-        metavar="SPLIT=FILE",
-        help="file of tuples for --extractor jsonl: one line of JSON for each sentence, in the format of --dump. A "
-        "split without a file gets no stream",
-    )
+    add_extractor_options(parser)
     parser.add_argument(
         "--remove-bpe",
         "--post-process",
@@ -97,12 +83,31 @@ def get_parser() -> CommandParser:
     add_worker_options(
         parser, "number of parallel requests to the servers; with --extractor stanza, number of processes"
     )
-    parser.add_condition("--extractor jsonl", lambda args: args.extractor == "jsonl", "relations")
     add_failure_option(parser)
     extracts = "an --extractor that parses, not jsonl"
     parser.add_condition(extracts, lambda args: args.extractor != "jsonl", "language", "workers", "dask", "max_failed")
     add_server_options(parser)
     return parser
+
+
+def add_extractor_options(parser: CommandParser) -> None:
+    """Add the options that say where the tuples come from."""
+    parser.add_argument(
+        "--extractor",
+        choices=(*EXTRACTORS, "jsonl"),
+        default="corenlp-openie",
+        help="what extracts the tuples: CoreNLP's OpenIE (English only), or the dependency trees of CoreNLP or of a "
+        "Stanza pipeline; jsonl reads the files of --relations",
+    )
+    parser.add_argument(
+        "--relations",
+        nargs="+",
+        type=split_and_files,
+        metavar="SPLIT=FILE",
+        help="file of tuples for --extractor jsonl: one line of JSON for each sentence, in the format of --dump. A "
+        "split without a file gets no stream",
+    )
+    parser.add_condition("--extractor jsonl", lambda args: args.extractor == "jsonl", "relations")
 
 
 def add_failure_option(parser: CommandParser) -> None:

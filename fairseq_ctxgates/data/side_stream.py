@@ -285,7 +285,14 @@ class SideStream(ABC, Generic[Options]):
 
     def rounds(self, indices: np.ndarray) -> Optional[List[np.ndarray]]:
         """The sentences in the groups in which they are to be translated, one group after the other; None: in any
-        order."""
+        order.
+
+        Args:
+            indices: the numbers of the sentences, (sentences,)
+
+        Returns:
+            the same numbers, (sentences of the group,) for each group
+        """
         return None
 
     @abstractmethod

@@ -162,6 +162,7 @@ class ConcatenatedSentences(PrecedingSentences):
         return None
 
     def rounds(self, indices: np.ndarray) -> Optional[List[np.ndarray]]:
+        """See :meth:`SideStream.rounds`: the first sentences of all documents, then the second ones, and so on."""
         options = self.options
         continues = options.concatenate_preceding_target and not options.preceding_references
         if self.is_trained_on or is_shifted(options) or not continues:

@@ -305,6 +305,7 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
         return self.preceding_lengths[indices]
 
     def add_to_batch(self, batch: Batch) -> None:
+        """Add ``preceding_tokens``, (batch, preceding length), and what stands beside it in the class's docstring."""
         numbers = batch["id"].numpy()
         sentences = [self.preceding_of(number) for number in numbers]
         tokens = self._collate(list(map(torch.cat, sentences)), self.dataset.src_dict.pad())

@@ -9,7 +9,7 @@ Counting and labelling divide the target types into blocks. A block needs the co
 dense row at a time is enough for a corpus of any size, and several processes can work on different blocks.
 """
 
-from fairseq_ctxgates.context_gates.pmi.counting import DEFAULT_MEMORY, count_tables, load_tables
+from fairseq_ctxgates.context_gates.pmi.counting import DEFAULT_MEMORY, count_tables, load_tables, table_paths
 from fairseq_ctxgates.context_gates.pmi.kernels import EOS
 from fairseq_ctxgates.context_gates.pmi.labelling import GateLabeller, label_split, load_labeller
 from fairseq_ctxgates.context_gates.pmi.sentences import Sentences, check_split, count_types, map_ids
@@ -42,4 +42,5 @@ __all__ = [
     "load_tables",
     "map_ids",
     "table_path",
+    "table_paths",
 ]

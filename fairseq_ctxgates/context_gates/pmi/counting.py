@@ -153,13 +153,18 @@ def count_tables(
     return load_tables(folder, source_lang, target_lang, verify=False)
 
 
+def table_paths(folder: Path, source_lang: str, target_lang: str) -> List[Path]:
+    """The paths of the bilingual and the monolingual table of a language pair."""
+    return [table_path(folder, name, source_lang, target_lang) for name in NAMES]
+
+
 def load_tables(folder: Path, source_lang: str, target_lang: str, verify: bool = True) -> Tuple[PMITable, PMITable]:
     """Load the bilingual and the monolingual table of a language pair.
 
     Raises:
         UserError: a table is missing or damaged, or the two tables are from different runs
     """
-    paths = [table_path(folder, name, source_lang, target_lang) for name in NAMES]
+    paths = table_paths(folder, source_lang, target_lang)
     bilingual, monolingual = (PMITable.load(path, verify) for path in paths)
     if bilingual.metadata != monolingual.metadata:
         raise UserError(f"{paths[0]} and {paths[1]} were not made together; {REMEDY}")

@@ -191,7 +191,8 @@ class PMITable:
             check_rows(counts)
             if verify:
                 check_pairs(counts)
-            check_metadata(metadata)
+            if not is_metadata(metadata):
+                raise ValueError("its metadata are not those of a table")
             if metadata.pop("file", path.name) != path.name:
                 raise ValueError("it is another table under this name")
             return cls(counts, metadata)
@@ -206,15 +207,13 @@ def check_ids(ids: np.ndarray, types: int) -> None:
         raise ValueError(f"token ids from {ids.min()} to {ids.max()}, but the table has {types} types")
 
 
-def check_metadata(metadata: object) -> None:
-    """Raise ValueError for JSON that is not :class:`TableMetadata`."""
-    if not isinstance(metadata, dict) or not {"options", "dictionaries", "train"} <= set(metadata):
-        raise ValueError("its metadata are not those of a table")
-    dictionaries, train = metadata["dictionaries"], metadata["train"]
-    if not isinstance(dictionaries, dict) or not isinstance(train, dict):
-        raise ValueError("its metadata are not those of a table")
-    if not all(isinstance(digests, list) for digests in train.values()):
-        raise ValueError("its metadata are not those of a table")
+def is_metadata(content: Any) -> bool:
+    """Whether JSON is :class:`TableMetadata`."""
+    return (
+        isinstance(content, dict)
+        and all(isinstance(content.get(part), dict) for part in ("options", "dictionaries", "train"))
+        and all(isinstance(digests, list) for digests in content["train"].values())
+    )
 
 
 def check_rows(counts: PMICounts) -> None:
