@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -74,6 +75,9 @@ def test_what_is_measured_on_a_gpu(tmp_path: Path, warm_python: WarmPython) -> N
     )
     write_gate_labels(data, ["train"], ("en", "de"))
     write_relations(data, "train", [pack_tuples([[0]])] * 40, ("en", "de"))
+    with tarfile.open(tmp_path / "work.tar.gz", "w:gz") as archive:  # as `gpu.sh prepare` leaves it
+        archive.add(tmp_path / "work" / "corpora", "corpora")
+    shutil.rmtree(tmp_path / "work")
     variables = {"PYTHON": warm_python.python, "ARCHITECTURES": "rcg_transformer fra_transformer", "SIZE": TINY}
     variables["SPEED_OPTIONS"] = "--blocks 1 --batches 1 --max-tokens 200 --length 3 --device cpu"
     variables["PYTEST_OPTIONS"] = "-k test_interpolation"
