@@ -300,11 +300,11 @@ def test_agrees_with_brute_force(tmp_path, monkeypatch, counts, strategy, measur
 @pytest.mark.parametrize("min_count", [1, 3])
 def test_same_bytes_whatever_the_number_of_blocks_and_processes(tmp_path, min_count):
     """Blocks of several types; of one type, counted in parts of the text; and sentences labelled one by one."""
-    folder = binarize(tmp_path, {"train": random_pairs(400, seed=3)}, "de", "en")
+    folder = binarize(tmp_path, {"train": random_pairs(100, seed=3)}, "de", "en")
     split = training_splits(folder)[0]
     results = []
     with ProcessPoolExecutor(2) as executor:
-        for resources in ({}, {"memory": 8000}, {"memory": 1, "workers": 2, "executor": executor}):
+        for resources in ({}, {"memory": 2000}, {"memory": 1, "workers": 2, "executor": executor}):
             count_tables([split], folder, PMIOptions(min_count=min_count), **resources)
             tables = [table_path(folder, name, "de", "en").read_bytes() for name in ("bilingual", "monolingual")]
             results.append((*tables, rows(label_split(split, folder, **resources))))
