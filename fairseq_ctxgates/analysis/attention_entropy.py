@@ -220,33 +220,26 @@ def sentence_entropies(inference: Inference, batch: Batch) -> Iterator[SentenceE
     ]
     shares, bits_within = (torch.stack(of_layers).cpu().double().numpy() for of_layers in zip(*by_distance))
     for row, (number, target, preceding) in enumerate(zip(batch["id"].tolist(), batch["target"], read.tokens)):
-        tokens = target[target != target_dictionary.pad()]
+        is_row_token = is_token[row]
         preceding = preceding[~read.padding_mask(source.pad())[row]]
         yield SentenceEntropy(
             number=number + 1,
             preceding=source.string(preceding) if (preceding != source.eos()).any() else None,
             preceding_tokens=len(preceding),
-            tokens=[target_dictionary[token] for token in tokens.tolist()],
+            tokens=[target_dictionary[token] for token in target[is_row_token].tolist()],
             layers=layers,
-            bits=bits[:, row, : len(tokens)],
+            bits=bits[:, row, is_row_token.cpu().numpy()],
             shares=shares[:, row],
             bits_within=bits_within[:, row],
         )
 
 
 def drawn_sentences(sentences: Sequence[SentenceEntropy], numbers: Optional[Sequence[int]]) -> List[SentenceEntropy]:
-    """The sentences of these numbers; by default the first after NULL and the first after an ordinary sentence.
-
-    Raises:
-        UserError: a sentence of these numbers was left out.
-    """
+    """The sentences of these numbers; by default the first after NULL and the first after an ordinary sentence."""
     if numbers is None:
         firsts = (next((sentence for sentence in sentences if sentence.kind == kind), None) for kind in KINDS)
         return [sentence for sentence in firsts if sentence is not None]
     by_number = {sentence.number: sentence for sentence in sentences}
-    for number in numbers:
-        if number not in by_number:
-            raise UserError(f"--sentence {number}: it is too long for the model, and was left out")
     return [by_number[number] for number in numbers]
 
 
@@ -349,7 +342,7 @@ class AttentionEntropyAnalysis(Analysis):
         inference = Inference.from_options(args)
         check_model(inference)
         for number in args.sentence or []:  # an error before the whole split is read
-            inference.sentence(args.gen_subset, number)
+            inference.check_sentence(args.gen_subset, number)
         sentences = sorted(
             (
                 sentence

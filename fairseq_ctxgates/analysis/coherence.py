@@ -235,14 +235,17 @@ def coherence(
     return Coherence(similarities, mean, known)
 
 
-def find_documents(args: argparse.Namespace, reference: Sequence[str]) -> np.ndarray:
-    """The number of each reference sentence's document, (sentences,)."""
-    is_empty = np.array([not line.strip() for line in reference])
+def find_documents(args: argparse.Namespace, is_empty: np.ndarray) -> np.ndarray:
+    """The number of each reference sentence's document, (sentences,); numbers may be left out.
+
+    Args:
+        is_empty: which sentences are empty lines, (sentences,) bool
+    """
     if args.documents:
         return read_document_names(args.documents, is_empty, args.ref)
     if args.blank_line_separated:
         return read_blank_line_separated(args.blank_line_separated, is_empty, args.ref)
-    return np.zeros(len(reference), dtype=np.int64)
+    return np.zeros(len(is_empty), dtype=np.int64)
 
 
 # --- result
@@ -314,8 +317,9 @@ class CoherenceAnalysis(Analysis):
         if args.save_vectors is not None and args.save_vectors.suffix == ".gz":
             raise UserError(f"--save-vectors {args.save_vectors}: they are not compressed, leave out the ending .gz")
         texts = read_texts_by_name(args)
-        documents = find_documents(args, texts[REFERENCE])
-        preceding = find_preceding_sentences(documents, np.array([not line.strip() for line in texts[REFERENCE]]))
+        is_empty = np.array([not line.strip() for line in texts[REFERENCE]])
+        documents = find_documents(args, is_empty)
+        preceding = find_preceding_sentences(documents, is_empty)
         if (preceding == NONE).all():
             raise UserError(f"no two sentences of {args.ref} are of one document: there is nothing to compare")
 
@@ -329,7 +333,7 @@ class CoherenceAnalysis(Analysis):
             for name, lines in texts.items()
         }
         source = str(args.vectors or f"trained on {', '.join(map(str, args.train_vectors))}")
-        number = int(documents.max()) + 1
+        number = len(np.unique(documents[~is_empty]))
         report = {"ref": str(args.ref), "documents": number, "vectors": source, "texts": summaries_as_dict(found)}
         return Result(
             headline=f"documents: {number:,}; word vectors: {len(vectors):,}, {source}",

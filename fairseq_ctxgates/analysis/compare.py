@@ -172,10 +172,20 @@ def read_other_metrics(args: argparse.Namespace, sentences: int) -> Dict[str, Li
 
 
 def read_documents(args: argparse.Namespace, reference: Sequence[str]) -> Optional[np.ndarray]:
-    """The number of each sentence's document, (sentences,), or None without ``--documents``."""
+    """The number of each sentence's document, (sentences,), or None without ``--documents``.
+
+    Raises:
+        UserError: the file does not fit, or names one document only, of which every resample is the same.
+    """
     if args.documents is None:
         return None
-    return read_document_names(args.documents, np.array([not line for line in reference]), args.ref[0])
+    documents = read_document_names(args.documents, np.array([not line for line in reference]), args.ref[0])
+    if len(np.unique(documents)) == 1:
+        raise UserError(
+            f"--documents {args.documents}: it names one document, and documents are resampled: leave out --documents, "
+            f"to resample sentences"
+        )
+    return documents
 
 
 def score_systems(
@@ -250,12 +260,14 @@ class ComparisonAnalysis(Analysis):
         scores = score_systems(systems, references, others, documents, args)
         table = scores.table()
         size = f"{len(references[0])} sentences"
+        resampled: Dict[str, object] = {"unit": "sentences", "number": len(references[0])}
         if documents is not None:
-            size += f" in {len(np.unique(documents))} documents, which were resampled"
+            resampled = {"unit": "documents", "number": len(np.unique(documents))}
+            size += f" in {resampled['number']} documents, which were resampled"
         title = f"{args.ref[0].name}, {size}, 95% intervals"
         return Result(
             tables=[table],
-            report=scores.as_dict(),
+            report={**scores.as_dict(), "resampled": resampled},
             csv=table,
             figure=lambda: comparison_figure(scores, title),
             footer=[

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, Optional, Sequ
 
 import numpy as np
 import torch
-from fairseq import utils
 from fairseq.data import Dictionary, data_utils, encoders
 from omegaconf import MISSING
 from torch import Tensor
@@ -139,9 +138,10 @@ class Candidates:
         self._check_lengths(inference, examples)
 
     def _check_lengths(self, inference: Inference, examples: Sequence[Example]) -> None:
-        limits = utils.resolve_max_positions(inference.task.max_positions(), inference.model.max_positions())
         owners = [example for example in examples for _ in example.translations]
-        for lengths, limit, text in zip((self.source_lengths, self.target_lengths), limits, ("source", "translation")):
+        for lengths, limit, text in zip(
+            (self.source_lengths, self.target_lengths), inference.max_positions, ("source", "translation")
+        ):
             if (lengths > limit).any():
                 first = int(np.argmax(lengths > limit))
                 raise UserError(

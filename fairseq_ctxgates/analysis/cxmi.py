@@ -21,7 +21,7 @@ import textwrap
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Dict, List, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
 from fairseq.data import data_utils
@@ -32,6 +32,7 @@ from fairseq_ctxgates.analysis.figures import colour, label_tokens, new_figure, 
 from fairseq_ctxgates.analysis.inference import (
     Inference,
     add_inference_options,
+    check_checkpoints,
     check_overrides,
     checkpoint_paths,
     reads_preceding,
@@ -220,18 +221,24 @@ def preceding_stream(inference: Inference, split: str) -> PrecedingSentences:
     return stream
 
 
-def drawn_sentence(sentences: Sequence[SentenceScores], number: Optional[int]) -> SentenceScores:
-    """The sentence of this number; by default the sentence with the most bits saved for each token.
+def check_shown(inference: Inference, baseline: Inference, args: argparse.Namespace) -> None:
+    """Raise UserError, before the whole split is scored, if the figure or the page would have nothing to show."""
+    if args.sentence is not None:
+        inference.sentence(args.gen_subset, args.sentence)
+        for model in (inference, baseline) if args.figure else ():  # the page is of other sentences too
+            model.check_sentence(args.gen_subset, args.sentence)
+    rows = sorted({*inference.rows_read(args.gen_subset)} & {*baseline.rows_read(args.gen_subset)})
+    if rows and (preceding_stream(inference, args.gen_subset).rows[rows, 0] == NONE).all():
+        raise UserError(f"no sentence of {args.gen_subset} has a preceding one: there is nothing to draw")
 
-    Raises:
-        UserError: the sentence of this number was left out.
-    """
+
+def drawn_sentence(sentences: Sequence[SentenceScores], number: Optional[int] = None) -> SentenceScores:
+    """The sentence of this number; by default, of those that have a preceding one, the sentence with the most bits
+    saved for each token."""
     if number is None:
-        return max(sentences, key=lambda sentence: float(sentence.saved.mean()))
-    chosen = [sentence for sentence in sentences if sentence.number == number]
-    if not chosen:
-        raise UserError(f"--sentence {number}: it is too long for the model, and was left out")
-    return chosen[0]
+        preceded = (sentence for sentence in sentences if sentence.is_preceded)
+        return max(preceded, key=lambda sentence: float(sentence.saved.mean()))
+    return next(sentence for sentence in sentences if sentence.number == number)
 
 
 def cxmi_figure(sentences: Sequence[SentenceScores], overall: CXMI, drawn: SentenceScores) -> Figure:
@@ -247,7 +254,8 @@ def cxmi_figure(sentences: Sequence[SentenceScores], overall: CXMI, drawn: Sente
     below.set_xlim(-0.6, len(drawn.tokens) - 0.4)
     below.set_xlabel("target token, given the reference before it")
     below.set_ylabel("bits saved")
-    title = f"Sentence {drawn.number}: the preceding sentence saves {drawn.saved.sum():.2f} bits"
+    what = "the preceding sentence saves" if drawn.is_preceded else "without a preceding sentence, the difference is"
+    title = f"Sentence {drawn.number}: {what} {drawn.saved.sum():.2f} bits"
     below.set_title(textwrap.fill(title, int(width * 12)), fontsize=10)
     return figure
 
@@ -363,7 +371,7 @@ class Document:
     def __init__(self) -> None:
         self.series: List[str] = []
         self.rows: List[int] = []
-        self.sentences: Dict[int, PageSentence] = {}
+        self.sentences: Dict[int, Dict[str, Any]] = {}  # the fields of each PageSentence, by its row
 
     def add(self, inference: Inference, model: Measured, args: argparse.Namespace) -> None:
         """Add a model; the first one decides which document it is.
@@ -383,24 +391,21 @@ class Document:
             if row not in saved:
                 continue  # too long for the model
             before = [source[place] for place in stream.source_rows(row)]
-            known = self.sentences.get(row)
+            shown = self.sentences.setdefault(row, {"number": row + 1, "before": [], "values": {}, "attention": {}})
+            shown["source"] = [words[token] for token in source[row].tolist()[:-1]]
+            shown["tokens"] = [target_words[token] for token in target[row].tolist()]
+            shown["values"][model.name] = saved[row].saved.round(4).tolist()
             texts = [[words[token] for token in sentence.tolist()[:-1]] for sentence in before]
+            shown["before"] = max(shown["before"], texts, key=len)  # of the model that reads most
             batch = inference.to_device(dataset.collater([dataset[row]]))
             attention = preceding_attention(inference, batch, list(map(len, before)))
-            shown = {} if attention is None else {model.name: attention.round(3).tolist()}
-            self.sentences[row] = PageSentence(
-                number=row + 1,
-                before=texts if known is None or len(texts) > len(known.before) else known.before,
-                source=[words[token] for token in source[row].tolist()[:-1]],
-                tokens=[target_words[token] for token in target[row].tolist()],
-                values={**(known.values if known else {}), model.name: saved[row].saved.round(4).tolist()},
-                attention={**(known.attention if known else {}), **shown},
-            )
+            if attention is not None:
+                shown["attention"][model.name] = attention.round(3).tolist()
 
     def page(self, title: str) -> Page:
         """The page, with the sentences that no model left out."""
-        sentences = [self.sentences[row] for row in self.rows if row in self.sentences]
-        sentences = [sentence for sentence in sentences if len(sentence.values) == len(self.series)]
+        found = [self.sentences[row] for row in self.rows if row in self.sentences]
+        sentences = [PageSentence(**shown) for shown in found if len(shown["values"]) == len(self.series)]
         bits = [abs(value) for sentence in sentences for values in sentence.values.values() for value in values]
         return Page(
             title=title,
@@ -418,7 +423,8 @@ class Document:
 def chosen_document(
     nearest: np.ndarray, sentences: Mapping[int, SentenceScores], number: Optional[int] = None
 ) -> List[int]:
-    """The rows of the document that has a sentence; by default of the one whose tokens save most in the mean.
+    """The rows of the document that has a sentence; by default of the one whose tokens save most in the mean, those of
+    sentences that have a preceding one.
 
     Args:
         nearest: the row of the sentence before each, or ``NONE``, (sentences,)
@@ -433,7 +439,8 @@ def chosen_document(
         return np.flatnonzero(first == first[number - 1]).tolist()
     saved: Dict[int, List[float]] = {}
     for row, sentence in sentences.items():
-        saved.setdefault(int(first[row]), []).extend(sentence.saved)
+        if nearest[row] != NONE:
+            saved.setdefault(int(first[row]), []).extend(sentence.saved)
     best = max(saved, key=lambda document: float(np.mean(saved[document])))
     return np.flatnonzero(first == best).tolist()
 
@@ -486,21 +493,22 @@ class CXMIAnalysis(Analysis):
     def run(self, args: argparse.Namespace) -> Result:
         """Score the split with and without preceding sentences."""
         paths = checkpoint_paths(args)
-        check_overrides(args, [*paths, *([args.baseline_path] if args.baseline_path else [])])
+        baselines = [args.baseline_path] if args.baseline_path else []
+        check_checkpoints(baselines)
+        check_overrides(args, [*paths, *baselines])
         models: List[Measured] = []
         document = Document()
         for name, path in zip(system_names(paths, args.names), paths):
             inference = Inference.from_options(args, path=path)
             check_reads_context(inference)
-            if args.sentence is not None:  # an error before the whole split is scored
-                inference.sentence(args.gen_subset, args.sentence)
-            sentences = score_sentences(inference, without_context(args, path, inference), args)
+            baseline = without_context(args, path, inference)
+            if (args.figure or args.html) and not models:
+                check_shown(inference, baseline, args)
+            sentences = score_sentences(inference, baseline, args)
             models.append(Measured.of(name, path, sentences, args))
             if args.html:
                 document.add(inference, models[-1], args)
         preceded = [sentence for sentence in models[0].sentences if sentence.is_preceded]
-        if args.figure and not preceded:
-            raise UserError(f"no sentence of {args.gen_subset} has a preceding one: there is nothing to draw")
         drawn = drawn_sentence(models[0].sentences, args.sentence) if args.figure else None
         over = f"{args.gen_subset} of {args.data}"
         same = f"the same model{', preceding sentences shifted' if args.shifted_context else ''}"

@@ -7,6 +7,7 @@ import ast
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Protocol, Sequence, Tuple
 
+import numpy as np
 import torch
 from fairseq import checkpoint_utils, utils
 from fairseq.data import FairseqDataset
@@ -91,8 +92,21 @@ def add_loading_options(parser: argparse.ArgumentParser) -> None:
 
 
 def checkpoint_paths(args: argparse.Namespace) -> List[str]:
-    """The checkpoints that ``--path`` names, for an analysis of several models."""
-    return [path for given in args.path for path in utils.split_paths(given)]
+    """The checkpoints that ``--path`` names, for an analysis of several models.
+
+    Raises:
+        UserError: as :func:`check_checkpoints`.
+    """
+    paths = [path for given in args.path for path in utils.split_paths(given)]
+    check_checkpoints(paths)
+    return paths
+
+
+def check_checkpoints(paths: Sequence[str]) -> None:
+    """Raise UserError for a checkpoint that does not exist, before an analysis works on those before it."""
+    for path in paths:
+        if not Path(path).is_file():
+            raise UserError(f"{path} not found: give a checkpoint of fairseq-train to --path")
 
 
 def parse_overrides(text: str) -> Dict[str, object]:
@@ -184,8 +198,7 @@ class Inference:
     """
 
     def __init__(self, path: str, data: str, cpu: bool = False, **overrides: object) -> None:
-        if not Path(path).is_file():
-            raise UserError(f"{path} not found: give a checkpoint of fairseq-train to --path")
+        check_checkpoints([path])
         register_models()
         from fairseq_ctxgates.tasks.model_overrides import ModelOptions
 
@@ -247,6 +260,12 @@ class Inference:
         of_task = getattr(self.task, "context_size", None)  # none in fairseq's own task
         return of_task() if of_task else 1
 
+    @property
+    def max_positions(self) -> Tuple[int, int]:
+        """The longest source and target that the model and its task can read."""
+        limits: Tuple[int, int] = utils.resolve_max_positions(self.task.max_positions(), self.model.max_positions())
+        return limits
+
     def split(self, name: str) -> Split:
         """A split of the data directory; raises UserError as :func:`find_split`."""
         return find_split(self.data_dir, name, *self.languages)
@@ -272,13 +291,26 @@ class Inference:
                 dataset,
                 max_tokens=max_tokens,
                 max_sentences=default_batch_size(max_tokens, batch_size),
-                max_positions=utils.resolve_max_positions(self.task.max_positions(), self.model.max_positions()),
+                max_positions=self.max_positions,
                 ignore_invalid_inputs=True,
             ).next_epoch_itr(shuffle=False)
         except AssertionError as error:  # fairseq has no other for a sentence that is too long
             raise UserError(f"--max-tokens {max_tokens}: a sentence of {split} is longer; give more") from error
         for batch in batches:
             yield self.to_device(batch)
+
+    def rows_read(self, split: str) -> List[int]:
+        """The rows of the sentences in :meth:`batches`, which are not too long; raises UserError as :meth:`load_split`."""
+        dataset = self.load_split(split)
+        rows, _ = dataset.filter_indices_by_size(np.arange(len(dataset)), self.max_positions)
+        found: List[int] = np.asarray(rows).tolist()
+        return found
+
+    def check_sentence(self, split: str, number: int) -> None:
+        """Raise UserError as :meth:`sentence`, or where the sentence is not in :meth:`batches`."""
+        self.sentence(split, number)
+        if number - 1 not in self.rows_read(split):
+            raise UserError(f"--sentence {number}: it is too long for {self.path}, choose another")
 
     def sentence(self, split: str, number: int) -> Batch:
         """A batch of one sentence of a split, by its number, from 1, on the model's device.

@@ -13,7 +13,7 @@ import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable, List, Mapping, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 from tabulate import tabulate
 
@@ -143,25 +143,32 @@ def check_outputs(args: argparse.Namespace, options: Sequence[str] = ("json", "c
     """Make the folders of the files that these options name.
 
     Raises:
-        UserError: a file could not be written there, or matplotlib is missing.
+        UserError: a file could not be written there, two options name the same one, or matplotlib is missing.
     """
+    named: Dict[Path, str] = {}
     for option in options:
+        name = f"--{option.replace('_', '-')}"
         path: Optional[Path] = getattr(args, option, None)
         if path is None:
             continue
         if option in ("figure", "histogram"):
-            with needs_extra("analyze", f"--{option}"):
+            with needs_extra("analyze", name):
                 import matplotlib  # noqa: F401
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UserError(f"--{option} {path}: {path.parent} cannot be made ({error.strerror})") from error
+            raise UserError(f"{name} {path}: {path.parent} cannot be made ({error.strerror})") from error
         if path.is_dir():
-            raise UserError(f"--{option} {path} is a folder: name a file in it")
-        # A file is replaced; what is none, such as /dev/stdout, is written to.
-        written = path if path.exists() and not path.is_file() else path.parent
+            raise UserError(f"{name} {path} is a folder: name a file in it")
+        # A file is replaced; what is none, such as /dev/stdout, is written to, by several options one after the other.
+        is_replaced = path.is_file() or not path.exists()
+        if is_replaced:
+            other = named.setdefault(path.resolve(), name)
+            if other != name:
+                raise UserError(f"{other} and {name} are the same file, {path}: name another for one of them")
+        written = path.parent if is_replaced else path
         if not os.access(written, os.W_OK):
-            raise UserError(f"--{option} {path}: {written} is not writable")
+            raise UserError(f"{name} {path}: {written} is not writable")
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -60,7 +60,7 @@ def load_checkpoint(path: Path) -> Dict[str, Any]:
     except (OSError, EOFError, RuntimeError) as error:
         if isinstance(error, OSError) and error.filename:
             raise UserError(f"{path} cannot be read: {error.strerror}; name a checkpoint") from error
-        raise UserError(f"{path} is damaged, and cannot be averaged ({one_line(error)})") from error
+        raise UserError(f"{path} is damaged ({one_line(error)}): name another checkpoint") from error
     model = state.get("model") if isinstance(state, dict) else None
     if not (isinstance(model, dict) and all(isinstance(value, torch.Tensor) for value in model.values())):
         raise UserError(f'{path} is not a checkpoint of fairseq: it has no "model"')

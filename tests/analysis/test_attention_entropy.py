@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from fairseq_ctxgates import analysis
+from fairseq_ctxgates.analysis import attention_entropy as attention_entropy_module
 from fairseq_ctxgates.analysis.attention_entropy import (
     SentenceEntropy,
     attention_by_distance,
@@ -165,6 +166,9 @@ def even(trained_on_documents: Trained, tmp_path_factory: pytest.TempPathFactory
     return even
 
 
+SHORT = ("--model-overrides", "{'max_target_positions': 6}")  # of the test split's fourth sentence seven are read
+
+
 def arguments(trained: Trained, model: str, *more: str) -> List[str]:
     return ["attention-entropy", str(trained.data), "--path", str(trained[model]), "--cpu", *more]
 
@@ -207,17 +211,31 @@ def test_under_the_ablation_every_preceding_sentence_is_null(even: Trained, tmp_
     assert sum(DOCUMENTS["test"]) == 20
 
 
+def test_padding_on_the_left_changes_nothing(trained_on_documents: Trained, tmp_path: Path) -> None:
+    values = []
+    for name, options in (("right", ()), ("left", ("--model-overrides", "{'left_pad_target': True}"))):
+        table = tmp_path / f"{name}.csv"
+        analysis.main(arguments(trained_on_documents, "isg", "--csv", str(table), *options))
+        rows = list(csv.DictReader(table.read_text(encoding="utf-8").splitlines()))
+        values.append([[float(row[f"entropy of layer {layer} (bits)"]) for layer in (1, 2)] for row in rows])
+    np.testing.assert_allclose(values[0], values[1], rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
         ("plain", (), "plain/checkpoint_last.pt has no inter-sentence gate: train with"),
         ("isg", ("--gen-subset", "tset"), "no split 'tset' of de-en: it has train, test, valid"),
         ("isg", ("--figure", "x.png", "--sentence", "1", "21"), "--sentence 21: split 'test' has sentences 1 to 20"),
+        ("isg", ("--figure", "x.png", "--sentence", "1", "4", *SHORT), "--sentence 4: it is too long for .*_last.pt"),
         ("isg", ("--figure", "/"), "--figure / is a folder"),
         ("rnnsearch", ("--model-overrides", "{'inter_sentence_ablation': 'random'}"), "ablation 'random' nothing"),
     ],
 )
-def test_mistakes_are_explained(even: Trained, model: str, options: List[str], message: str) -> None:
+def test_mistakes_are_explained(
+    even: Trained, model: str, options: List[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention_entropy_module, "sentence_entropies", None)  # all this comes before
     with pytest.raises(UserError, match=message):
         analysis.main(arguments(even, model, *options))
 

@@ -184,6 +184,7 @@ def test_scores_are_those_of_sacrebleu(folder: Path, capsys: pytest.CaptureFixtu
         "p": second["BLEU"]["p"],
     }
     assert first["BLEU"]["p"] is None and 0 < second["BLEU"]["p"] < 1
+    assert report["resampled"] == {"unit": "sentences", "number": 4}
     assert report["signatures"]["BLEU"].startswith("nrefs:1|bs:100|seed:12345|case:mixed|eff:no|tok:none")
     assert files[0].read_text(encoding="utf-8").startswith("system,BLEU,± BLEU,p BLEU,chrF2,")
     assert files[1].read_bytes().startswith(b"\x89PNG")
@@ -264,6 +265,7 @@ def test_compare_with_documents_and_segment_scores(tmp_path: Path, capsys: pytes
     analysis.main(["compare", *map(str, options)])
     report = json.loads((tmp_path / "scores.json").read_text(encoding="utf-8"))
     first, second = report["systems"]
+    assert report["resampled"] == {"unit": "documents", "number": 3}
     assert list(first) == ["system", "BLEU", "chrF2", "d-BLEU", "d-chrF2", "COMET"]
     assert (first["COMET"]["score"], second["COMET"]["score"]) == (pytest.approx(0.5), pytest.approx(0.6))
     assert second["COMET"]["p"] == pytest.approx(1 / 201), "each document gains as much"
@@ -272,6 +274,14 @@ def test_compare_with_documents_and_segment_scores(tmp_path: Path, capsys: pytes
     assert "6 sentences in 3 documents, which were resampled" in shown
     assert "COMET: mean of the segments' scores|seed:12345|bs:200" in shown
     assert "0.6000" in shown
+
+
+def test_one_document_cannot_be_resampled(tmp_path: Path) -> None:
+    """Every resample would be the same, and every difference certain."""
+    reference, system = write(tmp_path / "ref.txt", SIX), write(tmp_path / "a.txt", CHANGED)
+    names = write(tmp_path / "docids", ["one"] * 6)
+    with pytest.raises(UserError, match="docids: it names one document, .*: leave out --documents"):
+        analysis.main(["compare", "--ref", str(reference), "--sys", str(system), "--documents", str(names)])
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,7 @@ def texts(tmp_path: Path) -> Dict[str, Path]:
         "sys": write(tmp_path / "sys.out", [f"H-{number}\t-0.5\t{SYSTEM[number]}" for number in (3, 0, 1, 4, 2)]),
         "documents": write(tmp_path / "docids", ["x", "x", "x", "y", "y"]),
         "blank": write(tmp_path / "blank", ["s", "s", "s", "", "s", "s"]),
+        "blanks": write(tmp_path / "blanks", ["", "s", "s", "s", "", "", "s", "s", ""]),
         "vectors": write_vectors(tmp_path, "txt"),
     }
 
@@ -121,9 +122,9 @@ def run(texts: Dict[str, Path], *options: Any, vectors: Sequence[Any] = ()) -> N
     analysis.main([str(argument) for argument in arguments])
 
 
-@pytest.mark.parametrize("separated", ["documents", "blank"])
+@pytest.mark.parametrize("separated", ["documents", "blank", "blanks"])
 def test_command(texts: Dict[str, Path], tmp_path: Path, separated: str, capsys: pytest.CaptureFixture[str]) -> None:
-    option = {"documents": "--documents", "blank": "--blank-line-separated"}[separated]
+    option = "--documents" if separated == "documents" else "--blank-line-separated"
     files = {name: tmp_path / "new" / f"coherence.{name}" for name in ("json", "csv", "figure")}
     run(texts, option, texts[separated], *(f"--{name}={path}" for name, path in files.items()))
     report = json.loads(files["json"].read_text(encoding="utf-8"))
@@ -139,6 +140,13 @@ def test_command(texts: Dict[str, Path], tmp_path: Path, separated: str, capsys:
     assert rows[-1]["similarity in reference"] == ""
     assert files["figure"].read_bytes().startswith(b"\x89PNG")
     assert "documents: 2; word vectors: 4" in capsys.readouterr().out
+
+
+def test_blank_lines_among_the_sentences_are_no_documents(texts: Dict[str, Path], tmp_path: Path) -> None:
+    reference = write(tmp_path / "blank-too", ["a", "b", "", "", "a", "c", ""])
+    options = ["--blank-line-separated", reference, "--vectors", texts["vectors"], "--json", tmp_path / "x.json"]
+    analysis.main(["coherence", "--ref", *map(str, [reference, *options])])
+    assert json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))["documents"] == 2
 
 
 def test_lower_case_and_one_document(texts: Dict[str, Path], tmp_path: Path) -> None:

@@ -15,10 +15,12 @@ import pytest
 from fairseq.sequence_scorer import SequenceScorer
 
 from fairseq_ctxgates import analysis
+from fairseq_ctxgates.analysis import cxmi
 from fairseq_ctxgates.analysis.cxmi import (
     Measured,
     SentenceScores,
     cxmi_figure,
+    drawn_sentence,
     measure,
     places_of_words,
     summary_table,
@@ -97,6 +99,15 @@ def test_figure() -> None:
     assert all("bits" in text for text in (above.get_xlabel(), below.get_ylabel()))
 
 
+def test_the_sentence_drawn_by_itself_has_a_preceding_one() -> None:
+    """Against another model a sentence gains without one as well, and nothing of that is the context's."""
+    more = replace(SECOND, with_context=np.array([7.0]))
+    assert drawn_sentence([more, FIRST]) is FIRST
+    assert drawn_sentence([FIRST, more], number=2) is more
+    figure: Any = cxmi_figure([FIRST], measure([FIRST], 10, 1), more)
+    assert figure.axes[1].get_title() == "Sentence 2: without a preceding sentence, the difference is 9.00 bits"
+
+
 # --- models -----------------------------------------------------------------------------------------------------------
 
 
@@ -135,6 +146,7 @@ def rows_of(folder: Path) -> List[Dict[str, str]]:
 
 
 NULL = ("--model-overrides", "{'inter_sentence_ablation': 'null'}")
+SHORT = ("--model-overrides", "{'max_target_positions': 6}")  # of the test split's fourth sentence seven are read
 
 
 def test_the_same_model_without_its_preceding_sentences(
@@ -177,7 +189,11 @@ def test_another_model_as_the_baseline(trained: Trained, tmp_path: Path) -> None
     assert report["all"]["cxmi"] == pytest.approx(expected[1] - expected[0], abs=4e-3)
 
 
-def test_concatenated_sentences(trained: Trained, tmp_path: Path) -> None:
+def refuse_to_score(*_: object) -> None:
+    pytest.fail("this comes before scoring")
+
+
+def test_concatenated_sentences(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without: the same model on the sentences alone, as data in which none has a predecessor give them."""
     found = run(trained, tmp_path, "concatenated", "--gen-subset", "valid")
     alone = Path(shutil.copytree(trained.data, tmp_path / "alone"))
@@ -187,6 +203,7 @@ def test_concatenated_sentences(trained: Trained, tmp_path: Path) -> None:
     assert found["all"]["cross_entropy_without"] == pytest.approx(expected[1], abs=2e-3)
     assert abs(found["with_a_preceding_sentence"]["cxmi"]) > 1e-3
     assert found["without_one"]["cxmi"] == pytest.approx(0, abs=1e-6)
+    monkeypatch.setattr(cxmi, "score_split", refuse_to_score)
     with pytest.raises(UserError, match="no sentence of valid has a preceding one: there is nothing to draw"):
         run(replace(trained, data=alone), tmp_path, "concatenated", "--gen-subset", "valid")
 
@@ -199,9 +216,13 @@ def test_concatenated_sentences(trained: Trained, tmp_path: Path) -> None:
         ("isg", ("--sentence", 21), "--sentence 21: split 'test' has sentences 1 to 20"),
         ("isg", ("--baseline-path", "missing.pt"), "missing.pt not found: give a checkpoint"),
         ("isg", ("--gen-subset", "tset"), "no split 'tset'"),
+        ("isg", ("--sentence", 4, *SHORT), "--sentence 4: it is too long for .*isg/checkpoint_last.pt, choose another"),
         ("isg", NULL, "--model-overrides: cxmi itself sets 'inter_sentence_ablation' for the scores without context"),
     ],
 )
-def test_mistakes_are_explained(trained: Trained, tmp_path: Path, model: str, options: Any, message: str) -> None:
+def test_mistakes_are_explained(
+    trained: Trained, tmp_path: Path, model: str, options: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cxmi, "score_sentences", refuse_to_score)
     with pytest.raises(UserError, match=message):
         run(trained, tmp_path, model, *options)

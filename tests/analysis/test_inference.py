@@ -94,6 +94,24 @@ def test_the_packages_own_folder_is_registered_already() -> None:
     assert ARCH_MODEL_REGISTRY == architectures
 
 
+@pytest.mark.parametrize(
+    ("analysis", "options"),
+    [
+        ("forced-decoding", ("--path", "{first}", "missing.pt")),
+        ("contrastive", ("--path", "{first}:missing.pt")),
+        ("cxmi", ("--path", "{first}", "missing.pt:{first}")),
+        ("cxmi", ("--path", "{first}", "--baseline-path", "missing.pt")),
+    ],
+)
+def test_a_later_model_that_is_not_there_is_refused_before_the_first_is_loaded(
+    analysis: str, options: Sequence[str], tmp_path: Path
+) -> None:
+    first = tmp_path / "first.pt"
+    first.write_bytes(b"no checkpoint")
+    with pytest.raises(UserError, match="missing.pt not found: give a checkpoint of fairseq-train to --path"):
+        get_analysis(analysis).main([str(tmp_path), "--cpu", *(option.format(first=first) for option in options)])
+
+
 # --- --model-overrides
 
 

@@ -109,8 +109,9 @@ def scored(number: int, *saved: float) -> SentenceScores:
 
 
 def test_the_document_is_that_of_the_sentence_or_the_one_that_saves_most() -> None:
-    nearest = np.array([-1, 0, -1, 2, 3, 1])  # two documents, the sentences of one not all together
-    sentences = {row: scored(row + 1, value) for row, value in enumerate([0.0, 3.0, 1.0, 1.0, 1.0])}
+    """What a document's first sentence saves is not the context's."""
+    nearest = np.array([-1, 0, -1, 2, 3, 1, -1])  # documents, the sentences of the first not all together
+    sentences = {row: scored(row + 1, value) for row, value in enumerate([0.0, 3.0, 9.0, 1.0, 1.0, 3.0, 9.0])}
     assert chosen_document(nearest, sentences) == [0, 1, 5]
     assert chosen_document(nearest, sentences, number=5) == [2, 3, 4]
 

@@ -67,6 +67,17 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path
         check_outputs(argparse.Namespace(figure=tmp_path))
 
 
+def test_one_file_for_two_outputs_is_refused(tmp_path: Path) -> None:
+    """By whatever name; one stream takes both."""
+    (tmp_path / "link").symlink_to("new/a")
+    (tmp_path / "b").touch()
+    for csv, vectors in (("new/a", "link"), ("b", "new/../b")):
+        args = argparse.Namespace(json=tmp_path / "c", csv=tmp_path / csv, save_vectors=tmp_path / vectors)
+        with pytest.raises(UserError, match=f"--csv and --save-vectors are the same file, {args.save_vectors}: name"):
+            check_outputs(args, ("json", "csv", "save_vectors"))
+    check_outputs(argparse.Namespace(json=Path("/dev/null"), csv=Path("/dev/null")))
+
+
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_text("old")
 

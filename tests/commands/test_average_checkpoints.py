@@ -117,6 +117,13 @@ def test_a_checkpoint_with_a_foreign_object_is_refused_and_runs_nothing(tmp_path
     assert not (tmp_path / "intruder").exists()
 
 
+def test_a_damaged_checkpoint_is_named(tmp_path):
+    save(tmp_path / "a.pt", weight=torch.zeros(1000))
+    (tmp_path / "a.pt").write_bytes((tmp_path / "a.pt").read_bytes()[:2000])
+    with pytest.raises(UserError, match="a.pt is damaged .*: name another checkpoint$"):
+        run("--inputs", tmp_path / "a.pt", "--output", tmp_path / "mean.pt")
+
+
 def test_an_output_folder_that_does_not_exist_is_said_before_anything_is_read(tmp_path):
     with pytest.raises(UserError, match="nowhere is not a directory"):
         run("--inputs", tmp_path / "missing.pt", "--output", tmp_path / "nowhere" / "mean.pt")

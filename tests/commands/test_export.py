@@ -108,6 +108,15 @@ def test_what_ctranslate2_reads(trained: Trained, tmp_path: Path) -> None:
         torch.testing.assert_close(model(*inputs)[0], expected(*inputs)[0], rtol=0, atol=1e-5)
 
 
+def test_a_damaged_checkpoint_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.save({"model": {"weight": torch.zeros(1000)}}, tmp_path / "a.pt")
+    (tmp_path / "a.pt").write_bytes((tmp_path / "a.pt").read_bytes()[:2000])
+    with pytest.raises(SystemExit):
+        export(tmp_path / "a.pt", tmp_path / "stock.pt")
+    error = capsys.readouterr().err
+    assert f"{tmp_path / 'a.pt'} is damaged (" in error and "average" not in error
+
+
 @pytest.mark.parametrize(
     ("model", "reasons"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,7 +25,7 @@ from fairseq_ctxgates.relations.extraction import (
     corenlp_server,
     shards,
 )
-from fairseq_ctxgates.relations.extraction.corenlp_server import ExternalServer, ManagedServer
+from fairseq_ctxgates.relations.extraction.corenlp_server import ExternalServer, ManagedServer, ServerLost
 from fairseq_ctxgates.relations.extraction.extractor import FAILURES_IN_A_ROW, MAX_WORDS
 from tests.helpers.corpus import binarize
 
@@ -398,6 +399,28 @@ def test_a_server_that_has_fallen_ill_beside_a_healthy_one(tmp_path: Path, caplo
     assert streams(data) == streams(whole)
     assert f"{bad} is lost (it failed on {FAILURES_IN_A_ROW} sentences that another server parsed)" in caplog.text
     assert len(requests) < 30
+
+
+@pytest.mark.process
+def test_a_server_that_dies_with_two_requests_beside_a_healthy_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last one that is left is not the dead one."""
+    monkeypatch.setattr(ExternalServer, "restart", lambda server: pytest.fail(f"{server.url} is waited for"))
+    both_are_there = threading.Barrier(2)
+
+    with serving(healthy) as (good, _), serving(healthy) as (bad, _):
+        annotate = ExternalServer.annotate
+
+        def die(server: ExternalServer, text: str) -> Document:
+            if server.url != bad:
+                time.sleep(0.1)  # so that two of the first four requests are for each server
+                return annotate(server, text)
+            both_are_there.wait(timeout=10)
+            raise ServerLost("ConnectionError")
+
+        monkeypatch.setattr(ExternalServer, "annotate", die)
+        extractor = build_extractor("corenlp-dependencies", "en", [bad, good])
+        with extractor, ThreadPoolExecutor(4) as executor:
+            assert list(executor.map(extractor.extract, [[["a", "b"]]] * 4)) == [[[]]] * 4
 
 
 @pytest.mark.process

@@ -4,7 +4,9 @@ the numbers of finished seeds only."""
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +17,8 @@ import pytest
 from sacrebleu.metrics import BLEU
 
 from evidence import dropped_pronouns, run, table
-from evidence.plan import read_plan
+from evidence.commands import CorpusCommands
+from evidence.plan import Corpus, read_plan
 from fairseq_ctxgates.analysis.compare import paired_bootstrap
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.smoothing.context_aware_smoothing import ContextAwareSmoothing
@@ -138,6 +141,37 @@ def test_only_corpora_that_a_part_reads_are_made_ready(tmp_path: Path, capsys: p
     options = ["--directory", str(tmp_path / "evidence"), "--dry-run"]
     run.main([str(write_plan(tmp_path, corpora)), *options])
     assert "corpora/toy" in capsys.readouterr().out
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "target, text",
+    [
+        ("fr", "L’inspecteur s'assure qu’il n’y a pas d'autres articles aujourd’hui (voir l’annexe 2)."),
+        ("de", "Sie sagte: „Das reicht“, und ging (ohne ihn)."),
+    ],
+)
+def test_translations_are_text_again(target: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In tokens of Moses, and out of them, by the commands of a plan."""
+    pytest.importorskip("sacremoses")
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    commands = CorpusCommands("toy", Corpus(languages=f"en-{target}", text="toy", tokenizer="moses", bpe=10))
+    folder = tmp_path / "corpora" / "toy" / "text"
+    folder.mkdir(parents=True)
+    for split in ("train", "valid", "test"):
+        (folder / f"{split}.en").touch()
+        (folder / f"{split}.{target}").write_text(f"{text}\n", encoding="utf-8")
+
+    def run_command(command: str) -> None:
+        subprocess.run(command, shell=True, check=True, cwd=tmp_path, stderr=subprocess.DEVNULL)
+
+    (tokenizing,) = (step.command for step in commands.job.steps if step.what == "tokenizing")
+    run_command(tokenizing)
+    tokens = (folder / f"test.tok.{target}").read_text(encoding="utf-8")
+    assert tokens.split() != text.split()
+    (tmp_path / "generated").write_text(f"S-0\tx\nD-0\t-0.5\t{tokens}", encoding="utf-8")
+    run_command(commands.translations("generated", "translated"))
+    assert (tmp_path / "translated").read_text(encoding="utf-8") == f"{text}\n"
 
 
 def test_plans_with_parts_of_one_name_are_run_apart() -> None:

@@ -121,14 +121,13 @@ class CoreNLPExtractor(RelationExtractor):
     def _remove(self, server: CoreNLPServer, reason: str) -> bool:
         """Whether a server is or was removed, since other servers are left."""
         with self._lock:
+            if server not in self._servers:  # as another of its requests was lost too
+                return True
             if len(self._servers) == 1:
                 return False
-            if server in self._servers:
-                self._servers.remove(server)
-                logger.warning(
-                    "the CoreNLP server at %s is lost (%s); the remaining servers continue", server.url, reason
-                )
-            return True
+            self._servers.remove(server)
+        logger.warning("the CoreNLP server at %s is lost (%s); the remaining servers continue", server.url, reason)
+        return True
 
 
 def request_properties(name: str, language: str) -> Dict[str, str]:
