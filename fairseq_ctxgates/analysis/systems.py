@@ -17,6 +17,7 @@ from fairseq_ctxgates.files import read_lines
 # A line of fairseq-generate or fairseq-interactive: the translation, detokenized (D) or not (H), of a sentence.
 TRANSLATION = re.compile(r"(?P<kind>[DH])-(?P<number>\d+)\t-?(?:\d\S*|inf|nan)\t?(?P<text>.*)")
 SUBWORDS = ("subword_nmt", "sentencepiece", "wordpiece", "letter", "_EOW", "none")
+WORD_MARKS = {"sentencepiece": "\u2581", "wordpiece": "_", "letter": "|", "_EOW": "_EOW"}
 
 
 def add_text_options(parser: argparse.ArgumentParser) -> None:
@@ -173,5 +174,6 @@ def check_length(path: object, length: int, other: object, expected: int) -> Non
 
 
 def join_subwords(lines: Sequence[str], kind: str) -> List[str]:
-    """The lines with their sub-words joined to words; ``kind`` is the value of fairseq's ``--remove-bpe``."""
-    return [data_utils.post_process(line, kind) for line in lines]
+    """The lines with their sub-words joined to words; ``kind`` is the value of fairseq's ``--remove-bpe``. A line without
+    the mark of a word is text already, in which fairseq would leave out the spaces."""
+    return [data_utils.post_process(line, kind) if WORD_MARKS.get(kind, "") in line else line for line in lines]

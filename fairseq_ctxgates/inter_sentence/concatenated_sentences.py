@@ -72,6 +72,8 @@ class ConcatenatedSentences(PrecedingSentences):
         dataset.src = _Joined(dataset.src, self.sentences, self.source_rows, word, task.max_source_positions)
         dataset.src_sizes = dataset.src.sizes(self.source_lengths, self.lengths)
         self.targets: Optional[_Joined] = None
+        if options.preceding_references and dataset.tgt is None:
+            raise UserError("--preceding-references: the split has no target side: binarize it without --only-source")
         if dataset.tgt is not None and options.concatenate_preceding_target:
             word = "", separator_in(dataset.tgt_dict, options, "target")
             self.targets = _Joined(dataset.tgt, dataset.tgt, self.target_rows, word, task.max_target_positions)

@@ -52,7 +52,10 @@ class PrecedingTranslations:
         return torch.cat([self.separator[:0], *parts])
 
     def keep(self, batch: Batch, translations: Sequence[Tensor]) -> None:
-        self.translations.update(zip(batch["id"].tolist(), (tokens.cpu() for tokens in translations)))
+        """Keep the translations of a batch, unless it brought references."""
+        if "preceding_references" not in batch:
+            # A copy: they are views of all hypotheses of a step, which would stay in memory with them.
+            self.translations.update(zip(batch["id"].tolist(), (tokens.cpu().clone() for tokens in translations)))
 
     def begin_lines(self, number: int) -> None:
         """Begin a new list of so many lines; of those before, the ones that its first lines may follow stay."""

@@ -225,9 +225,9 @@ class ContextTranslationTask(TranslationTask):
     ) -> Any:
         """Translate a batch as fairseq does, one of fairseq-interactive with the inputs that it has dropped, after the
         translations that it continues."""
-        if self._lines is not None:
-            sample = self._lines.restore_inputs(sample)
         context = self._target_context
+        if self._lines is not None:
+            sample = self._lines.restore_inputs(sample, with_numbers=context is not None)
         if context is None or isinstance(generator, SequenceScorer):
             return super().inference_step(generator, models, sample, *args, **kwargs)
         self._check_translates_alone()

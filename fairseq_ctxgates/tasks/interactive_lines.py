@@ -22,11 +22,17 @@ class LineDataset(SideStreamDataset):
         self._handed_out = super().collater(samples, **kwargs)
         return self._handed_out
 
-    def restore_inputs(self, sample: Batch) -> Batch:
+    def restore_inputs(self, sample: Batch, with_numbers: bool) -> Batch:
         """A batch that fairseq-interactive rebuilt from the one handed out last, with what it dropped; another batch as
-        it is."""
+        it is.
+
+        Args:
+            with_numbers: also with the numbers of the lines, where diverse beam search would expect those of the rows
+        """
         source, handed_out = sample["net_input"]["src_tokens"], (self._handed_out or {}).get("net_input", {})
         if "src_tokens" not in handed_out or not torch.equal(handed_out["src_tokens"], source.cpu()):
             return sample
         restored: Batch = utils.apply_to_sample(lambda tensor: tensor.to(source.device), self._handed_out)
+        if not with_numbers:
+            del restored["id"]
         return {**restored, **sample, "net_input": {**restored["net_input"], **sample["net_input"]}}

@@ -21,6 +21,7 @@ from fairseq_ctxgates.analysis.bleu_by_unknowns import unknown_words
 from fairseq_ctxgates.analysis.buckets import Buckets, bucket_figure, score_buckets
 from fairseq_ctxgates.analysis.compare import comparison_figure, paired_bootstrap
 from fairseq_ctxgates.analysis.metrics import SentencesOfDocuments, WholeDocuments, join_documents
+from fairseq_ctxgates.analysis.systems import join_subwords
 from fairseq_ctxgates.errors import UserError
 from tests.helpers.corpus import binarize, make_dictionary
 
@@ -97,6 +98,21 @@ def test_the_picture_shows_what_was_computed_and_an_empty_bucket_as_nothing() ->
 def test_unknown_words_are_those_that_the_dictionary_lacks() -> None:
     dictionary = make_dictionary(["a b@@ c"])
     assert unknown_words(["a b@@ c", "a x a", "<unk> y y", ""], dictionary) == [0, 1, 3, 0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "subwords"),
+    [
+        ("subword_nmt", "lo@@ wer it"),
+        ("sentencepiece", "▁low er ▁it"),
+        ("wordpiece", "_low er _it"),
+        ("letter", "l o w e r | i t |"),
+        ("_EOW", "low er_EOW it_EOW"),
+    ],
+)
+def test_text_beside_subwords_stays_text(kind: str, subwords: str) -> None:
+    """The source may be in sub-words, references and translations in words."""
+    assert join_subwords([subwords, "lower it", ""], kind) == ["lower it", "lower it", ""]
 
 
 # --- commands by bucket -----------------------------------------------------------------------------------------------

@@ -248,6 +248,16 @@ def test_interactive_with_concatenation(trained: Trained, tmp_path: Path) -> Non
     check_same_translations(dict(enumerate(found)), {number: expected[number] for number in range(len(lines))})
 
 
+def test_interactive_finds_diverse_beams_in_several_batches(trained: Trained, tmp_path: Path) -> None:
+    """fairseq counts the beams of a batch by the numbers of its sentences, where it knows them."""
+    lines = interactive_lines()[:5]
+    options = (*SEARCH, "--diverse-beam-groups", 2, "--buffer-size", 5)
+    one, several = (
+        interactive(trained.data, trained["isg"], lines, tmp_path, *options, "--batch-size", size) for size in (5, 2)
+    )
+    assert [hypothesis.text for hypothesis in several] == [hypothesis.text for hypothesis in one]
+
+
 def test_hub_takes_every_list_as_a_document(trained: Trained, translations: Dict[int, Hypothesis]) -> None:
     """In torch.hub's interface a call does not read the sentences of an earlier call as context."""
     models, cfg, task = checkpoint_utils.load_model_ensemble_and_task(
