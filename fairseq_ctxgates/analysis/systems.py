@@ -174,6 +174,6 @@ def check_length(path: object, length: int, other: object, expected: int) -> Non
 
 
 def join_subwords(lines: Sequence[str], kind: str) -> List[str]:
-    """The lines with their sub-words joined to words; ``kind`` is the value of fairseq's ``--remove-bpe``. A line without
-    the mark of a word is text already, in which fairseq would leave out the spaces."""
+    """The lines with their sub-words joined to words; ``kind`` is the value of fairseq's ``--remove-bpe``. A line
+    without the mark of a word is text already, in which fairseq would leave out the spaces."""
     return [data_utils.post_process(line, kind) if WORD_MARKS.get(kind, "") in line else line for line in lines]

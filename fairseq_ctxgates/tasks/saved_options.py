@@ -32,7 +32,11 @@ class SavedOptions:
         Raises:
             UserError: of an ensemble's models one was trained on another input.
         """
-        self._trained_with.append({name: state.pop(name, None) for name in self.differs})
+        trained = {name: state.pop(name, None) for name in self.differs}
+        if not self._trained_with and not self.cfg.path:  # torch.hub: the task is that of the first checkpoint
+            values = ((name, getattr(self.cfg, name)) for name in self.differs)
+            self.not_given = [name for name, value in values if value is None or str(value) == trained[name]]
+        self._trained_with.append(trained)
         for name in self.not_given:
             values = {trained[name] for trained in self._trained_with}
             if not self.differs[name] and len(values) > 1:

@@ -275,6 +275,14 @@ def test_hub_takes_every_list_as_a_document(trained: Trained, translations: Dict
     assert scores[0] == pytest.approx([translations[row].score for row in range(len(tokens))], abs=1e-4)
 
 
+@pytest.mark.parametrize("order", [("plain", "concatenated"), ("concatenated", "plain")], ids=" ".join)
+def test_hub_refuses_an_ensemble_that_would_read_two_inputs(trained: Trained, order: Tuple[str, ...]) -> None:
+    """Whichever comes first, which the task has its options from."""
+    paths = [str(trained[name]) for name in order]
+    with pytest.raises(UserError, match="an ensemble reads one input"):
+        checkpoint_utils.load_model_ensemble_and_task(paths, {"data": str(trained.data)})
+
+
 def test_a_thousand_buffers_do_not_grow(trained: Trained) -> None:
     """The calls of fairseq-interactive for each buffer leave nothing behind."""
     _, _, task = checkpoint_utils.load_model_ensemble_and_task([str(trained["isg"])], {"data": str(trained.data)})
