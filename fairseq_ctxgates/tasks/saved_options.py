@@ -34,8 +34,8 @@ class SavedOptions:
         """
         trained = {name: state.pop(name, None) for name in self.differs}
         if not self._trained_with and not self.cfg.path:  # torch.hub: the task is that of the first checkpoint
-            values = ((name, getattr(self.cfg, name)) for name in self.differs)
-            self.not_given = [name for name, value in values if value is None or str(value) == trained[name]]
+            options = ((name, getattr(self.cfg, name)) for name in self.differs)
+            self.not_given = [name for name, value in options if value is None or str(value) == trained[name]]
         self._trained_with.append(trained)
         for name in self.not_given:
             values = {trained[name] for trained in self._trained_with}
