@@ -223,10 +223,13 @@ def preceding_stream(inference: Inference, split: str) -> PrecedingSentences:
 
 def check_shown(inference: Inference, baseline: Inference, args: argparse.Namespace) -> None:
     """Raise UserError, before the whole split is scored, if the figure or the page would have nothing to show."""
-    if args.sentence is not None:
-        inference.sentence(args.gen_subset, args.sentence)
-        for model in (inference, baseline) if args.figure else ():  # the page is of other sentences too
+    for model in (inference, baseline):
+        if args.sentence is None:
+            model.load_split(args.gen_subset)
+        elif args.figure:
             model.check_sentence(args.gen_subset, args.sentence)
+        else:  # the page is of other sentences too
+            model.sentence(args.gen_subset, args.sentence)
     rows = sorted({*inference.rows_read(args.gen_subset)} & {*baseline.rows_read(args.gen_subset)})
     if rows and (preceding_stream(inference, args.gen_subset).rows[rows, 0] == NONE).all():
         raise UserError(f"no sentence of {args.gen_subset} has a preceding one: there is nothing to draw")

@@ -300,8 +300,8 @@ class Inference:
             yield self.to_device(batch)
 
     def rows_read(self, split: str) -> List[int]:
-        """The rows of the sentences in :meth:`batches`, which are not too long; errors as in :meth:`load_split`."""
-        dataset = self.load_split(split)
+        """The rows of the sentences in :meth:`batches`, which are not too long, of a split that was loaded."""
+        dataset = self.task.dataset(split)
         rows, _ = dataset.filter_indices_by_size(np.arange(len(dataset)), self.max_positions)
         found: List[int] = np.asarray(rows).tolist()
         return found

@@ -54,8 +54,9 @@ class PrecedingTranslations:
     def keep(self, batch: Batch, translations: Sequence[Tensor]) -> None:
         """Keep the translations of a batch, unless it brought references."""
         if "preceding_references" not in batch:
-            # A copy: they are views of all hypotheses of a step, which would stay in memory with them.
-            self.translations.update(zip(batch["id"].tolist(), (tokens.cpu().clone() for tokens in translations)))
+            # Copies: these are views of all hypotheses of a step, which would stay in memory with them.
+            copies = (tokens.to("cpu", copy=True) for tokens in translations)
+            self.translations.update(zip(batch["id"].tolist(), copies))
 
     def begin_lines(self, number: int) -> None:
         """Begin a new list of so many lines; of those before, the ones that its first lines may follow stay."""

@@ -33,9 +33,8 @@ class SavedOptions:
             UserError: of an ensemble's models one was trained on another input.
         """
         trained = {name: state.pop(name, None) for name in self.differs}
-        if not self._trained_with and not self.cfg.path:  # torch.hub: the task is that of the first checkpoint
-            options = ((name, getattr(self.cfg, name)) for name in self.differs)
-            self.not_given = [name for name, value in options if value is None or str(value) == trained[name]]
+        if not self._trained_with and not self.cfg.path:  # torch.hub: the task is the first checkpoint's
+            self.not_given += [name for name, value in trained.items() if value == str(getattr(self.cfg, name))]
         self._trained_with.append(trained)
         for name in self.not_given:
             values = {trained[name] for trained in self._trained_with}

@@ -28,7 +28,7 @@ from fairseq_ctxgates.analysis.attention_entropy import (
 )
 from fairseq_ctxgates.errors import UserError
 from tests.helpers.corpus import binarize
-from tests.helpers.documents import DOCUMENTS, TEXT
+from tests.helpers.documents import DOCUMENTS, SHORT, TEXT
 from tests.helpers.trained import Trained
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
@@ -164,9 +164,6 @@ def even(trained_on_documents: Trained, tmp_path_factory: pytest.TempPathFactory
         even[name].parent.mkdir()
         torch.save(state, even[name])
     return even
-
-
-SHORT = ("--model-overrides", "{'max_target_positions': 6}")  # of the test split's fourth sentence seven are read
 
 
 def arguments(trained: Trained, model: str, *more: str) -> List[str]:

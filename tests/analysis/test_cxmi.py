@@ -29,7 +29,7 @@ from fairseq_ctxgates.analysis.cxmi import (
 from fairseq_ctxgates.analysis.inference import Inference
 from fairseq_ctxgates.analysis.scores import token_log_probs
 from fairseq_ctxgates.errors import UserError
-from tests.helpers.documents import DOCUMENTS, TEXT, write_preceding
+from tests.helpers.documents import DOCUMENTS, SHORT, TEXT, write_preceding
 from tests.helpers.fairseq_commands import validate
 from tests.helpers.trained import Trained
 
@@ -146,7 +146,6 @@ def rows_of(folder: Path) -> List[Dict[str, str]]:
 
 
 NULL = ("--model-overrides", "{'inter_sentence_ablation': 'null'}")
-SHORT = ("--model-overrides", "{'max_target_positions': 6}")  # of the test split's fourth sentence seven are read
 
 
 def test_the_same_model_without_its_preceding_sentences(
