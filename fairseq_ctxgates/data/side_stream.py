@@ -55,7 +55,13 @@ class TaskOptions(Protocol):
 
 
 class TargetContext(Protocol):
-    """What the translations of sentences continue: translations made before, of the same pass over the data."""
+    """What the translations of sentences continue.
+
+    Attributes:
+        is_translated: whether these are translations made before, in the same pass over the data
+    """
+
+    is_translated: bool
 
     def tokens(self, batch: Batch, longest: int) -> Tensor:
         """The tokens before the translation of each sentence of a batch, no more than ``longest`` (the last ones),

@@ -11,7 +11,7 @@ from fairseq.data import Dictionary, FairseqDataset, LanguagePairDataset, data_u
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from fairseq_ctxgates.data.side_stream import Batch, TaskOptions
+from fairseq_ctxgates.data.side_stream import Batch, TargetContext, TaskOptions
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.inter_sentence.preceding_sentences import (
     NONE,
@@ -20,7 +20,7 @@ from fairseq_ctxgates.inter_sentence.preceding_sentences import (
     is_shifted,
     places_in_documents,
 )
-from fairseq_ctxgates.inter_sentence.preceding_translations import PrecedingTranslations
+from fairseq_ctxgates.inter_sentence.preceding_translations import PrecedingReferences, PrecedingTranslations
 
 Lengths = Union[int, np.ndarray]
 
@@ -98,11 +98,11 @@ class ConcatenatedSentences(PrecedingSentences):
         return bool(options.concatenate_preceding_target)
 
     @classmethod
-    def target_context(
-        cls, options: PrecedingSentencesConfig, dictionary: Dictionary
-    ) -> Optional[PrecedingTranslations]:
+    def target_context(cls, options: PrecedingSentencesConfig, dictionary: Dictionary) -> Optional[TargetContext]:
         if not options.concatenate_preceding_target:
             return None
+        if options.preceding_references:
+            return PrecedingReferences(dictionary.pad())
         separator = separator_in(dictionary, options, "target")
         return PrecedingTranslations(separator, dictionary.pad(), _numbers(options)[1])
 

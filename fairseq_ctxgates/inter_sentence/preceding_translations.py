@@ -1,4 +1,4 @@
-"""The model's own translations of preceding sentences, which the next translations continue."""
+"""What translations continue: the model's own translations of the preceding sentences, or their references."""
 
 from __future__ import annotations
 
@@ -12,6 +12,31 @@ from torch import Tensor
 from fairseq_ctxgates.data.side_stream import Batch
 
 
+class PrecedingReferences:
+    """The references of the preceding sentences, which batches bring, as a
+    :class:`~fairseq_ctxgates.data.side_stream.TargetContext`.
+
+    Args:
+        padding: the token of padding
+    """
+
+    is_translated = False
+
+    def __init__(self, padding: int) -> None:
+        self.padding = padding
+
+    def tokens(self, batch: Batch, longest: int) -> Tensor:
+        """The references of each sentence's preceding ones, as they were joined before its target."""
+        contexts = [row[row.ne(self.padding)] for row in batch["preceding_references"]]
+        return _collate(contexts, longest, self.padding, batch)
+
+    def keep(self, batch: Batch, translations: Sequence[Tensor]) -> None:
+        """Nothing: no translation continues another one."""
+
+    def begin_lines(self, number: int) -> None:
+        """Nothing: lines have no references."""
+
+
 class PrecedingTranslations:
     """The translations of one pass over the data, by the number of their sentences, as a
     :class:`~fairseq_ctxgates.data.side_stream.TargetContext`.
@@ -22,6 +47,8 @@ class PrecedingTranslations:
         number: how many preceding sentences a model reads
         translations: those that there are
     """
+
+    is_translated = True
 
     def __init__(
         self, separator: int, padding: int, number: int, translations: Optional[Dict[int, Tensor]] = None
@@ -34,15 +61,8 @@ class PrecedingTranslations:
 
     def tokens(self, batch: Batch, longest: int) -> Tensor:
         """The translations of each sentence's preceding ones, in order, each with the separator in the place of its end
-        of sentence. One that was left out of the translation, as too long, and those before it are not there. A batch
-        may bring references in their place."""
-        references = batch.get("preceding_references")
-        if references is None:
-            contexts = [self.before(rows) for rows in batch["preceding_rows"]]
-        else:
-            contexts = [row[row.ne(self.padding)] for row in references]
-        tokens: Tensor = data_utils.collate_tokens([context[-longest:] for context in contexts], self.padding)
-        return tokens.to(batch["net_input"]["src_tokens"].device)
+        of sentence. One that was left out of the translation, as too long, and those before it are not there."""
+        return _collate([self.before(rows) for rows in batch["preceding_rows"]], longest, self.padding, batch)
 
     def before(self, rows: Sequence[int]) -> Tensor:
         """The translations of these sentences, joined."""
@@ -52,14 +72,19 @@ class PrecedingTranslations:
         return torch.cat([self.separator[:0], *parts])
 
     def keep(self, batch: Batch, translations: Sequence[Tensor]) -> None:
-        """Keep the translations of a batch, unless it brought references."""
-        if "preceding_references" not in batch:
-            # Copies: these are views of all hypotheses of a step, which would stay in memory with them.
-            copies = (tokens.to("cpu", copy=True) for tokens in translations)
-            self.translations.update(zip(batch["id"].tolist(), copies))
+        """Keep the translations of a batch."""
+        # Copies: these are views of all hypotheses of a step, which would stay in memory with them.
+        copies = (tokens.to("cpu", copy=True) for tokens in translations)
+        self.translations.update(zip(batch["id"].tolist(), copies))
 
     def begin_lines(self, number: int) -> None:
         """Begin a new list of so many lines; of those before, the ones that its first lines may follow stay."""
         kept = {row - self.lines: tokens for row, tokens in self.translations.items()}
         self.translations = {row: tokens for row, tokens in kept.items() if row >= -self.number}
         self.lines = number
+
+
+def _collate(contexts: Sequence[Tensor], longest: int, padding: int, batch: Batch) -> Tensor:
+    """The last tokens of each context, padded on the right, where the batch is."""
+    tokens: Tensor = data_utils.collate_tokens([context[-longest:] for context in contexts], padding)
+    return tokens.to(batch["net_input"]["src_tokens"].device)

@@ -31,10 +31,11 @@ from fairseq_ctxgates.models.context_model import ContextModel
 from fairseq_ctxgates.models.input_options import InputOptions, Values
 from fairseq_ctxgates.models.warm_start import warm_start
 from fairseq_ctxgates.tasks.alignments import AlignmentGenerator, wanted_alignment
-from fairseq_ctxgates.tasks.continuing_generator import CONTEXT, ContinuingGenerator
-from fairseq_ctxgates.tasks.interactive_lines import LineDataset
+from fairseq_ctxgates.tasks.continuing_generator import ContinuingGenerator
+from fairseq_ctxgates.tasks.interactive_lines import InteractiveLines, LineDataset
 from fairseq_ctxgates.tasks.model_overrides import ModelOptions, refuse_unread_overrides
 from fairseq_ctxgates.tasks.saved_options import SavedOptions
+from fairseq_ctxgates.tasks.translation_pass import NO_ALIGNMENT, TranslationPass
 
 logger = logging.getLogger(__name__)
 
@@ -59,9 +60,6 @@ ContextTranslationConfig = make_dataclass(
     "ContextTranslationConfig", [], bases=(*dict.fromkeys(stream.Config for stream in STREAMS), _OwnConfig)
 )
 _DEFAULTS = ContextTranslationConfig()
-NO_ALIGNMENT = (
-    "--print-alignment and --replace-unk do not go with a model that reads the preceding translations: leave them out"
-)
 
 
 @register_task("context_translation", dataclass=ContextTranslationConfig)
@@ -79,11 +77,8 @@ class ContextTranslationTask(TranslationTask):
         self._training_data: Optional[SideStreamDataset] = None
         self._saved_options = SavedOptions(cfg, _SAVED_IN_CHECKPOINT)
         self._loads: Dict[str, Callable[[], None]] = {}  # how the splits but train were loaded
-        self._target_context: Optional[TargetContext] = None
-        self._is_shared_out = False  # the data, among processes
-        self._lines: Optional[LineDataset] = None
-        self._last_lines: List[Tensor] = []
-        self._lines_before: List[Tensor] = []
+        self._lines = InteractiveLines()
+        self._pass = TranslationPass()  # the one at hand
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
         """Load a split as fairseq does, and join the side streams to it.
@@ -193,7 +188,7 @@ class ContextTranslationTask(TranslationTask):
     ) -> Tuple[List[Tensor], List[int]]:
         """What fairseq-interactive, and nothing else, calls for each buffer: documents go on from one to the next."""
         self._refuse_given(_TRANSLATION_OPTIONS, "fairseq-generate")
-        self._lines_before = self._last_lines
+        self._lines.begin_buffer()
         tokens_and_lengths: Tuple[List[Tensor], List[int]] = super().get_interactive_tokens_and_lengths(
             lines, encode_fn
         )
@@ -207,44 +202,32 @@ class ContextTranslationTask(TranslationTask):
         dataset = super().build_dataset_for_inference(src_tokens, src_lengths, constraints)
         streams = [
             stream.from_interactive_lines(
-                dataset, self._lines_before, self._options_of(stream), self.cfg, self.context_size()
+                dataset, self._lines.before, self._options_of(stream), self.cfg, self.context_size()
             )
             for stream in self._wanted_streams()
         ]
-        self._last_lines = [*self._lines_before, *src_tokens][-self.context_size() :]
-        self._lines_before = []
-        self._lines = LineDataset(dataset, [stream for stream in streams if stream is not None])
-        self._lines.is_translated = True
-        self._target_context = self._target_context or self._new_target_context()
-        if self._target_context is not None:
-            self._target_context.begin_lines(len(src_tokens))
-        return self._lines
+        lines = LineDataset(dataset, [stream for stream in streams if stream is not None])
+        lines.is_translated = True
+        self._lines.read(src_tokens, lines, self.context_size())
+        if self._pass.context is None:
+            self._pass = TranslationPass(self._new_target_context())
+        if self._pass.context is not None:
+            self._pass.context.begin_lines(len(src_tokens))
+        return lines
 
     def inference_step(
         self, generator: Any, models: Sequence[BaseFairseqModel], sample: Dict[str, Any], *args: Any, **kwargs: Any
     ) -> Any:
         """Translate a batch as fairseq does, one of fairseq-interactive with the inputs that it has dropped, after the
         translations that it continues."""
-        context = self._target_context
-        if self._lines is not None:
-            sample = self._lines.restore_inputs(sample, with_numbers=context is not None)
-        if context is None or isinstance(generator, SequenceScorer):
+        if self._lines.dataset is not None:
+            sample = self._lines.dataset.restore_inputs(sample, with_numbers=self._pass.context is not None)
+        if isinstance(generator, SequenceScorer):
             return super().inference_step(generator, models, sample, *args, **kwargs)
-        self._check_translates_alone()
-        if not isinstance(generator, ContinuingGenerator):
-            raise UserError(NO_ALIGNMENT)
-        sample[CONTEXT] = context.tokens(sample, longest=generator.max_len // 2)
+        self._pass.add_context(generator, sample)
         found = super().inference_step(generator, models, sample, *args, **kwargs)
-        context.keep(sample, [hypotheses[0]["tokens"] for hypotheses in found])
+        self._pass.keep(sample, found)
         return found
-
-    def _check_translates_alone(self) -> None:
-        """Raise UserError where translations continue others, and several processes share them out."""
-        if self._target_context is not None and self._is_shared_out:
-            raise UserError(
-                "a model that reads the preceding translations translates in one process: give "
-                "--distributed-world-size 1, and train without --eval-bleu on several"
-            )
 
     def _new_target_context(self) -> Optional[TargetContext]:
         """What translations continue from now on, if they continue anything."""
@@ -296,11 +279,10 @@ class ContextTranslationTask(TranslationTask):
         Raises:
             UserError: translations that continue others would be made by several processes.
         """
-        if dataset is not self._training_data and dataset is not self._lines:
-            self._target_context = self._new_target_context()
-            self._is_shared_out = kwargs.get("num_shards", 1) > 1
+        if dataset is not self._training_data and dataset is not self._lines.dataset:
+            self._pass = TranslationPass(self._new_target_context(), kwargs.get("num_shards", 1) > 1)
             if self.cfg.eval_bleu and not self.cfg.path:
-                self._check_translates_alone()
+                self._pass.check_alone()
             if isinstance(dataset, SideStreamDataset):
                 dataset.is_translated = bool(self.cfg.path or self.cfg.eval_bleu)
         if dataset is not self._training_data:

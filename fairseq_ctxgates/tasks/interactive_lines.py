@@ -1,11 +1,12 @@
-"""The lines of fairseq-interactive as a dataset with side streams."""
+"""The lines of fairseq-interactive, as datasets with side streams."""
 
 from __future__ import annotations
 
-from typing import List, Optional
+from typing import List, Optional, Sequence
 
 import torch
 from fairseq import utils
+from torch import Tensor
 
 from fairseq_ctxgates.data.side_stream import Batch
 from fairseq_ctxgates.data.side_stream_dataset import SideStreamDataset
@@ -36,3 +37,28 @@ class LineDataset(SideStreamDataset):
         if not with_numbers:
             del restored["id"]
         return {**restored, **sample, "net_input": {**restored["net_input"], **sample["net_input"]}}
+
+
+class InteractiveLines:
+    """What is read a buffer at a time, each going on where the last one ended.
+
+    Attributes:
+        dataset: the lines at hand
+        before: the token ids of the last lines before these
+    """
+
+    def __init__(self) -> None:
+        self.dataset: Optional[LineDataset] = None
+        self.before: List[Tensor] = []
+        self._last: List[Tensor] = []
+
+    def begin_buffer(self) -> None:
+        """Let the lines that are read next follow those read last."""
+        self.before = self._last
+
+    def read(self, tokens: Sequence[Tensor], dataset: LineDataset, context_size: int) -> None:
+        """Make these the lines at hand, of which the last ones, as many as a model reads, may be followed by others. A
+        list that no buffer begins is a document of its own."""
+        self.dataset = dataset
+        self._last = [*self.before, *tokens][-context_size:]
+        self.before = []

@@ -139,6 +139,13 @@ def test_it_translates_after_the_references(trained: Trained, model: str) -> Non
     assert differ(found, generate(trained.data, trained[model]))
 
 
+def test_processes_share_out_what_continues_references(trained: Trained) -> None:
+    options = (trained.data, trained["target"], "--preceding-references")
+    shards = [generate(*options, "--num-shards", 2, "--shard-id", shard) for shard in (0, 1)]
+    assert all(shards)
+    check_same_translations({**shards[0], **shards[1]}, generate(*options))
+
+
 @pytest.mark.parametrize(
     ("options", "search"),
     [
@@ -431,7 +438,7 @@ def test_several_processes_are_refused(trained: Trained) -> None:
     iterator = task.get_batch_iterator(task.dataset("test"), max_sentences=8, num_shards=2)
     batch = next(iter(iterator.next_epoch_itr(shuffle=False)))
     generator = task.build_generator([model], Namespace())
-    with pytest.raises(UserError, match="reads the preceding translations translates in one process: give"):
+    with pytest.raises(UserError, match="translates in one process: leave out --num-shards, give"):
         task.inference_step(generator, [model], batch)
     task.cfg.path, task.cfg.eval_bleu = None, True
     with pytest.raises(UserError, match="train without --eval-bleu on several"):

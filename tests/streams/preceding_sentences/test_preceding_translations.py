@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairseq_ctxgates.inter_sentence.preceding_translations import PrecedingTranslations
+from fairseq_ctxgates.inter_sentence.preceding_translations import PrecedingReferences, PrecedingTranslations
 from fairseq_ctxgates.tasks.continuing_generator import ContinuingGenerator
 from tests.helpers.models import EOS, PAD, build_model
 from tests.helpers.preceding_sentences import batches, make_context_task
@@ -54,7 +54,9 @@ def test_what_comes_before_a_translation_that_was_left_out_is_not_read() -> None
 def test_references_take_the_place_of_translations() -> None:
     references = torch.tensor([[14, 15, SEPARATOR], [16, SEPARATOR, PAD]])
     batch = batch_of([[4], [5]], preceding_references=references)
-    assert make_translations({4: [10], 5: [11]}).tokens(batch, longest=2).tolist() == [[15, SEPARATOR], [16, SEPARATOR]]
+    context = PrecedingReferences(PAD)
+    context.keep(batch, [torch.tensor([10, EOS]), torch.tensor([11, EOS])])
+    assert context.tokens(batch, longest=2).tolist() == [[15, SEPARATOR], [16, SEPARATOR]]
 
 
 def test_translations_of_earlier_lines_are_forgotten() -> None:
