@@ -1,7 +1,8 @@
 """Jobs of shell commands that run at the same time, with their output in log files and a line of progress.
 
-A step that has run is not run again: next to its log stands a record of its command and of those before it. So the same
-run, started again, goes on where it was interrupted, and a step after one that is another now runs again.
+A step that has run is not run again: next to its log stands a record of its command, of those before it, and of their
+runs. So the same run, started again, goes on where it was interrupted, and a step after one that is another now, or has
+run anew, runs again.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import math
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -90,13 +92,15 @@ class Job:
 
 class Record(NamedTuple):
     """What is known of a step that was started: its command, the digest of all before it, how long it has run in all,
-    and whether it was done."""
+    whether it was done, and then the name of that run; and the names of the runs that it came after."""
 
     command: str
     budget: str
     origin: str
     seconds: float
     done: bool
+    run: str = ""
+    after: str = ""
 
 
 def record_file(directory: Path, step: Step) -> Path:
@@ -110,10 +114,19 @@ def read_record(directory: Path, step: Step) -> Optional[Record]:
     return Record(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
 
 
+def runs_before(job: Job, position: int, directory: Path) -> str:
+    """The names of the runs that a step of a job comes after: of the step before it, or of the jobs that it needs."""
+    steps = [job.steps[position - 1]] if position else [other.steps[-1] for other in job.after]
+    return "".join(record.run for record in (read_record(directory, step) for step in steps) if record is not None)
+
+
 def has_run(job: Job, position: int, directory: Path) -> bool:
-    """Whether a step of a job was done, by the same command after the same commands."""
-    step, record = job.steps[position], read_record(directory, job.steps[position])
-    return record is not None and record.done and (record.origin, record.budget) == (job.origins[position], step.budget)
+    """Whether a step of a job was done, by the same command after the same commands, none of which has run since."""
+    record = read_record(directory, job.steps[position])
+    if record is None or not record.done:
+        return False
+    expected = job.origins[position], job.steps[position].budget, runs_before(job, position, directory)
+    return (record.origin, record.budget, record.after) == expected
 
 
 class Console:
@@ -204,10 +217,9 @@ class Runner:
         """Run the jobs, each of which comes after those that it needs; False if the time was over before.
 
         Raises:
-            SystemExit: a step failed, with the end of its log; or there is work of other commands that would be lost
+            SystemExit: a step failed, with the end of its log; or as :meth:`check`
         """
-        for job in jobs:
-            self._check_records(job)
+        self.check(jobs)
         failures: List[str] = []
         with clean_up_on_failure():
             try:
@@ -223,6 +235,11 @@ class Runner:
             raise SystemExit("\n".join(failures))
         return True
 
+    def check(self, jobs: Sequence[Job]) -> None:
+        """Raise SystemExit where there is work of other commands that would be lost."""
+        for job in jobs:
+            self._check_records(job)
+
     def _stop(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
             if job.process is not None:
@@ -233,7 +250,7 @@ class Runner:
                 self._record(job, done=False)
 
     def _check_records(self, job: Job) -> None:
-        for step, origin in zip(job.steps, job.origins):
+        for position, (step, origin) in enumerate(zip(job.steps, job.origins)):
             record = read_record(self._directory, step)
             if record is None or not step.keeps_work:
                 continue
@@ -242,6 +259,8 @@ class Runner:
                 problem = f"was begun by\n    {record.command}\nnow it would be\n    {step.command}"
                 if record.command == step.command:
                     problem = "was begun after other commands than those that would now run before it"
+            elif record.after != runs_before(job, position, self._directory):
+                problem = "was begun before what it reads was made anew"
             elif is_smaller(step.budget, record.budget):
                 problem = f"has had {record.budget}, more than {step.budget}"
             if problem:
@@ -300,7 +319,9 @@ class Runner:
     def _record(self, job: Job, done: bool) -> None:
         step, path = job.step, record_file(self._directory, job.step)
         seconds = time.monotonic() - job.started
-        record = Record(step.command, step.budget, job.origins[job.position], seconds, done)
+        after = runs_before(job, job.position, self._directory)
+        run = secrets.token_hex(4) if done else ""
+        record = Record(step.command, step.budget, job.origins[job.position], seconds, done, run, after)
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path, durable=False) as temporary:
             temporary.write_text(json.dumps(record._asdict(), indent=2) + "\n", encoding="utf-8")

@@ -107,21 +107,27 @@ class Experiments:
             corpus.check_texts(self._args.texts.resolve(), self._directory)
 
     def report(self, console: Console) -> None:
-        """Print and keep the table of each part of which a seed is finished."""
+        """Print and keep the table of each part of which a seed is finished. That of an earlier plan or budget is put
+        aside."""
         for name, part in self._parts.items():
-            seeds = sorted({*self._plan.parts[name].seeds, *(self._args.seeds or [])})
-            results = PartResults(part, self._plan, seeds, self._directory)
             folder = self._directory / slug(name)
+            results = PartResults(part, self._plan, self._seeds(name), self._directory)
             files = {"json": folder / "table.json", "csv": folder / "table.csv", "figure": folder / "curves.png"}
             if not results.seeds:
                 console.say(f"\n{name}: no seed is finished")
-                for path in (folder / "table.txt", *files.values()):  # of an earlier plan
-                    path.unlink(missing_ok=True)
+                for path in filter(Path.exists, (folder / "table.txt", *files.values())):
+                    path.replace(path.with_name(f"earlier-{path.name}"))
                 continue
             result = results.result()
             console.say(f"\n{result.text()}")
             write_whole(folder / "table.txt", f"{result.text()}\n".encode())
             result.write(argparse.Namespace(**files))
+
+    def _seeds(self, part: str) -> List[int]:
+        """The plan's seeds and those that were ever begun."""
+        folders = (self._directory / slug(part)).glob("seed*")
+        begun = (int(folder.name[len("seed") :]) for folder in folders if folder.name[len("seed") :].isdecimal())
+        return sorted({*self._plan.parts[part].seeds, *begun})
 
 
 def main(argv: Optional[Sequence[str]] = None) -> None:
@@ -144,14 +150,19 @@ def run(args: argparse.Namespace) -> None:
     experiments = Experiments(read_plan(args.plan), args)
     console = Console()
     directory = directory_of(args)
+    environment = {TEXTS: str(args.texts.resolve()), EXAMPLES: str(HERE.parent)}
+    beginning = [f"cd {shlex.quote(str(directory))}"]
+    beginning += [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
+    jobs = experiments.jobs()
     if args.dry_run:
-        for job in experiments.jobs():
+        for line in [f"mkdir -p {shlex.quote(str(directory))}", *beginning]:
+            console.say(line)
+        for job in jobs:
             for step in job.steps:
                 console.say(step.shell_command)
         return
     experiments.check_texts()
     directory.mkdir(parents=True, exist_ok=True)
-    environment = {TEXTS: str(args.texts.resolve()), EXAMPLES: str(HERE.parent)}
     if torch.cuda.device_count() > 1:
         environment["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     runner = Runner(
@@ -163,11 +174,11 @@ def run(args: argparse.Namespace) -> None:
         seconds=math.inf if args.minutes is None else 60 * args.minutes,
     )
     with exclusive(directory / ".lock", f"another run writes to {directory}"):
-        console.say(f"$ cd {shlex.quote(str(directory))}")
-        for name in (TEXTS, EXAMPLES):
-            console.say(f"$ export {name}={shlex.quote(environment[name])}")
+        for line in beginning:
+            console.say(f"$ {line}")
+        runner.check(jobs)
         try:
-            if not runner.run(experiments.jobs()):
+            if not runner.run(jobs):
                 console.say(f"stopped after {console.seconds:.0f} s; the same command goes on")
         finally:
             if not args.prepare:

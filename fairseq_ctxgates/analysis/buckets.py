@@ -29,7 +29,7 @@ from fairseq_ctxgates.analysis.systems import (
     read_systems_and_references,
 )
 from fairseq_ctxgates.commands.options import CommandParser, language_pair
-from fairseq_ctxgates.data.data_directory import Split
+from fairseq_ctxgates.data.data_directory import Split, check_subwords
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -208,17 +208,20 @@ def read_source(args: argparse.Namespace) -> Tuple[List[str], Dictionary]:
     """The source sentences in the data's tokens, with ``<unk>`` for unknown tokens, and the dictionary.
 
     Raises:
-        UserError: the data directory, split, dictionary or text does not exist, or they do not fit each other.
+        UserError: the data directory, split, dictionary or text does not exist, or they do not fit each other, or
+            ``--remove-bpe``.
     """
     data_dir = first_data_dir(args.data)
-    languages = language_pair(args, data_dir)
+    source, target = language_pair(args, data_dir)
+    find = Split if args.source else find_split
+    split = find(data_dir, args.gen_subset, source, target)
+    dictionary = split.load_dictionary(source)
+    check_subwords(dictionary, split.dictionary_path(source), args.remove_bpe)
     if args.source:
-        return read_sentences(args.source), Split(data_dir, args.gen_subset, *languages).load_dictionary(languages[0])
-    split = find_split(data_dir, args.gen_subset, *languages)
-    dictionary = split.load_dictionary(languages[0])
-    rows = list(split.load_language(languages[0]))
+        return read_sentences(args.source), dictionary
+    rows = list(split.load_language(source))
     if rows:
-        split.check_token_ids(languages[0], torch.cat(rows).numpy(), len(dictionary))
+        split.check_token_ids(source, torch.cat(rows).numpy(), len(dictionary))
     return [dictionary.string(row) for row in rows], dictionary
 
 

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Dict, List, Optional
 
 import numpy as np
 import torch
-from fairseq.data import FairseqDataset
 from torch import Tensor
 
 from fairseq_ctxgates.analysis.analysis import Analysis
@@ -242,21 +241,14 @@ class SentenceGates:
     labels: Optional[List[str]]
 
 
-def sentence_gates(inference: Inference, split: str, first: int, number: int = 1) -> List[SentenceGates]:
-    """The gates of so many sentences of a split, or of as many as there are, from the one of this number on, from 1.
+def sentence_gates(inference: Inference, split: str, number: int) -> SentenceGates:
+    """The gates of the sentence of a split that has this number, from 1.
 
     Raises:
-        UserError: no sentence of the split has this number, or the model has no context gates.
+        UserError: there is no such sentence, it is too long, or the model has no context gates.
     """
-    dataset = inference.load_split(split)
-    if not 1 <= first <= len(dataset):
-        raise UserError(f"--sentence {first}: split {split!r} has sentences 1 to {len(dataset)}")
-    last = min(first + number - 1, len(dataset))
-    return [_gates_of(inference, dataset, number) for number in range(first, last + 1)]
-
-
-def _gates_of(inference: Inference, dataset: FairseqDataset, number: int) -> SentenceGates:
-    batch = inference.to_device(dataset.collater([dataset[number - 1]]))
+    inference.check_sentence(split, number)
+    batch = inference.sentence(split, number)
     gates = read_gates(inference, batch)
     source_dictionary, dictionary = inference.task.source_dictionary, inference.task.target_dictionary
     labels = batch.get("gate_labels")
@@ -272,12 +264,18 @@ def _gates_of(inference: Inference, dataset: FairseqDataset, number: int) -> Sen
 
 def gate_page(inference: Inference, split: str, first: int) -> Page:
     """The gates of each layer over some sentences of a split, beginning with the one of this number, with the labels.
+    Those that are too long are left out.
 
     Raises:
-        UserError: as :func:`sentence_gates`.
+        UserError: there is no such sentence, none is left, or the model has no context gates.
     """
+    inference.sentence(split, first)
+    numbers = [row + 1 for row in inference.rows_read(split) if row + 1 >= first][:PAGE_SENTENCES]
+    if not numbers:
+        raise UserError(f"--sentence {first}: from there on all are too long for {inference.path}, choose another")
     shown = []
-    for number, gates in enumerate(sentence_gates(inference, split, first, PAGE_SENTENCES), start=first):
+    for number in numbers:
+        gates = sentence_gates(inference, split, number)
         values = {f"layer {layer}": means.round(decimals=3).tolist() for layer, means in zip(gates.layers, gates.means)}
         labels = (
             None if gates.labels is None else [label if label != LABEL_NAMES[IGNORE] else "" for label in gates.labels]
@@ -397,7 +395,7 @@ class GateAnalysis(Analysis):
     def run(self, args: argparse.Namespace) -> Result:
         """Read the gates of the split, after those of the sentence drawn."""
         inference = Inference.from_options(args, load_gate_labels=True)
-        (drawn,) = sentence_gates(inference, args.gen_subset, args.sentence) if args.figure else (None,)
+        drawn = sentence_gates(inference, args.gen_subset, args.sentence) if args.figure else None
         page = gate_page(inference, args.gen_subset, args.sentence) if args.html else None
         statistics = gate_statistics(inference, args.gen_subset, args.max_tokens, args.batch_size)
         if not statistics.sentences:

@@ -82,13 +82,14 @@ def relation_attention(inference: Inference, split: str, number: int, layer: Opt
         layer: of the encoder, from 1 at the bottom; None for the top one
 
     Raises:
-        UserError: the model reads no relations, or there is no such sentence or layer.
+        UserError: the model reads no relations, there is no such sentence or layer, or the sentence is too long.
     """
     if Relations.name not in required_streams(inference.model):
         raise UserError(f"{inference.path} reads no relations: train with --arch fra_transformer, or --relation-fusion")
     layers = len(inference.model.encoder.layers)
     if layer is not None and not 1 <= layer <= layers:
         raise UserError(f"--layer {layer}: the encoder of {inference.path} has layers 1 to {layers}")
+    inference.check_sentence(split, number)
     batch = inference.sentence(split, number)
     plain, masked = self_attention(inference.model.encoder, batch, layer or layers)
     dictionary = inference.task.source_dictionary

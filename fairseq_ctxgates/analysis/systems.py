@@ -11,13 +11,14 @@ from fairseq.data import data_utils
 from sacrebleu.metrics import BLEU
 
 from fairseq_ctxgates.analysis.options import add_file_option, add_names_option
+from fairseq_ctxgates.data.data_directory import WORD_START
 from fairseq_ctxgates.errors import UserError, one_line
 from fairseq_ctxgates.files import read_lines
 
 # A line of fairseq-generate or fairseq-interactive: the translation, detokenized (D) or not (H), of a sentence.
 TRANSLATION = re.compile(r"(?P<kind>[DH])-(?P<number>\d+)\t-?(?:\d\S*|inf|nan)\t?(?P<text>.*)")
 SUBWORDS = ("subword_nmt", "sentencepiece", "wordpiece", "letter", "_EOW", "none")
-WORD_MARKS = {"sentencepiece": "\u2581", "wordpiece": "_", "letter": "|", "_EOW": "_EOW"}
+WORD_MARKS = {"sentencepiece": WORD_START, "wordpiece": "_", "letter": "|", "_EOW": "_EOW"}
 
 
 def add_text_options(parser: argparse.ArgumentParser) -> None:

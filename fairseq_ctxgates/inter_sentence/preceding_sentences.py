@@ -321,7 +321,8 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
         return [self.sentences[row][cut] for row in self.preceding_rows(number)] or [self.null]
 
     def _collate(self, rows: Sequence[Tensor], padding: int) -> Tensor:
-        return data_utils.collate_tokens(list(rows), pad_idx=padding, left_pad=self.dataset.left_pad_source)
+        multiple = self.dataset.pad_to_multiple
+        return data_utils.collate_tokens(rows, padding, left_pad=self.dataset.left_pad_source, pad_to_multiple=multiple)
 
 
 class Draws:

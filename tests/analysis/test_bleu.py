@@ -4,9 +4,9 @@ end."""
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
 import math
+import sys
 from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import Any, Sequence
@@ -178,8 +178,23 @@ def test_command(
     assert again["buckets"] == report["buckets"]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("MeCab") is not None, reason="the tokenizer is there")
-def test_a_tokenizer_that_is_not_installed_is_explained(folder: Path) -> None:
+@pytest.mark.parametrize("source", [(), ("--source", "TEXT")], ids=["of a split", "of a text"])
+def test_data_of_sentencepiece_need_its_option(tmp_path: Path, folder: Path, source: Sequence[str]) -> None:
+    pieces = ["▁v ▁w x", "▁v", "▁n ▁v n ▁n v v", "▁w x ▁n n"]
+    binarize(
+        tmp_path / "data", {"train": [(line, "one") for line in pieces], "test": list(zip(pieces, TARGET))}, "de", "en"
+    )
+    (tmp_path / "pieces.de").write_text("\n".join(pieces), encoding="utf-8")
+    options = [word.replace("TEXT", str(tmp_path / "pieces.de")) for word in source]
+    with pytest.raises(UserError, match="dict.de.txt holds the sub-words of sentencepiece: give --remove-bpe sentence"):
+        analyze("bleu-by-length", folder, tmp_path / "data", *options)
+    options += ["--remove-bpe", "sentencepiece", "--buckets", "1,2"]
+    report = analyze("bleu-by-length", folder, tmp_path / "data", *options)
+    assert {row["bucket"]: row["sentences"] for row in report["buckets"]} == {"≤1": 1, "2": 2, ">2": 1}
+
+
+def test_a_tokenizer_that_is_not_installed_is_explained(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "MeCab", None)
     with pytest.raises(UserError, match="--tokenize ja-mecab: .*install"):
         analyze("compare", folder, "--tokenize", "ja-mecab")
 

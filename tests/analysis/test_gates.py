@@ -22,6 +22,7 @@ from tests.helpers.corpus import binarize
 
 # Two sentences, of two tokens and of one: (target length, batch, embed dim). The last position is padding.
 GATE = torch.tensor([[[0.9, 0.7], [0.2, 0.4]], [[0.6, 0.1], [0.99, 0.99]]])
+SHORT = ("--model-overrides", "{'max_target_positions': 1}")  # than every sentence
 IS_TOKEN = torch.tensor([[True, True], [True, False]])
 LABELS = torch.tensor([[SOURCE, TARGET], [SOURCE, IGNORE]])
 
@@ -205,6 +206,8 @@ def test_command_on_a_model_whose_gates_are_set(
         (["--gen-subset", "tset"], "no split 'tset' of de-en: it has train, valid"),
         (["--source-lang", "fr"], "dict.fr.txt not found"),
         (["--gen-subset", "valid", "--sentence", "9", "--figure", "x.png"], "'valid' has sentences 1 to 8"),
+        (["--gen-subset", "valid", *SHORT, "--figure", "x.png"], "--sentence 1: it is too long for .*, choose another"),
+        (["--gen-subset", "valid", *SHORT, "--html", "x.html"], "--sentence 1: from there on all are too long for .*"),
         (["--path", "missing.pt"], "missing.pt not found"),
     ],
 )

@@ -17,7 +17,7 @@ import pytest
 from fairseq_ctxgates import analysis
 from fairseq_ctxgates.analysis.cxmi import SentenceScores, chosen_document
 from fairseq_ctxgates.analysis.page import Page, PageSentence
-from tests.helpers.documents import TEXT
+from tests.helpers.documents import SHORT, TEXT
 from tests.helpers.fairseq_commands import GATED
 from tests.helpers.trained import Trained, train_models
 
@@ -159,3 +159,6 @@ def test_the_page_of_gates(trained_on_documents: Trained, tmp_path: Path) -> Non
     for sentence in found["sentences"]:
         assert set(sentence["labels"]) <= {"source", "target", ""}
         assert all(0 < value < 1 for values in sentence["values"].values() for value in values)
+    found = run(tmp_path, "gates", data, "--path", trained["gated"], "--gen-subset", "valid", *SHORT)
+    assert max(len(sentence["tokens"]) for sentence in found["sentences"]) == 6
+    assert [sentence["number"] for sentence in found["sentences"]] != list(range(1, 9))

@@ -179,6 +179,7 @@ def test_command_on_a_model_whose_attention_is_even(
         ("fill", ("--layer", "3"), "--layer 3: the encoder of .*fill/checkpoint_last.pt has layers 1 to 2"),
         ("fill", ("--layer", "0"), "--layer 0"),
         ("fill", ("--sentence", "9"), "--sentence 9: split 'valid' has sentences 1 to 8"),
+        ("fill", ("--model-overrides", "{'max_source_positions': 1}"), "--sentence 1: it is too long for .*fill/check"),
         ("fill", ("--gen-subset", "test"), "no split 'test' of de-en: it has train, valid"),
         ("fill", ("--model-overrides", "{'relation_ablation': 'compare'}"), "reads no relations"),
     ],

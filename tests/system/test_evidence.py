@@ -189,14 +189,13 @@ def commands_of(plan: Path, folder: Path, capsys: pytest.CaptureFixture[str]) ->
         for split in ("train", "valid", "test"):
             for ending in ENDINGS:
                 (folder / corpus / f"{split}.{ending}").write_text("a line\n" * 10)
-    run.main([str(plan), "--texts", str(folder), "--dry-run"])
+    run.main([str(plan), "--texts", str(folder), "--directory", str(folder), "--dry-run"])
     made = folder / "corpora" / "toy" / "text"  # which the plan makes by Python
     made.mkdir(parents=True)
     for split in ("train", "valid", "test"):
         for ending in ("en", "de"):
             (made / f"{split}.{ending}").touch()
-    variables = {"TEXTS": str(folder), "EXAMPLES": str(ROOT / "examples")}
-    return record(capsys.readouterr().out, folder, silenced=["python"], **variables)
+    return record(capsys.readouterr().out, folder, silenced=["python"])
 
 
 # The commands of all plans that were read, and those whose models were built: plans that include others share many.
@@ -425,13 +424,19 @@ def test_smoke(
     for name in ("table.txt", "table.csv", "curves.png", "seed1/lengths.png", "seed2/lengths.txt"):
         assert (directory / "gates" / name).stat().st_size > 0
 
-    # A seed whose plan has changed is not reported.
+    # A model that was made with other options is kept, and so is its table.
     changed = tmp_path / "changed.yaml"
+    changed.write_text(f"include: [{SMOKE}]\nparts: {{gates: {{train: --lr 1}}}}\n")
+    with pytest.raises(SystemExit, match="transformer, seed 1: training was begun by"):
+        run.main([str(changed), *options[1:]])
+    assert (directory / "gates" / "table.json").exists()
+    # The table has all seeds that are finished, also those of which neither plan nor options speak now.
+    changed.write_text(f"include: [{SMOKE}]\nparts: {{gates: {{seeds: [2]}}}}\n")
+    run.main([str(changed), *options[1:]])
+    assert json.loads((directory / "gates" / "table.json").read_text())["seeds"] == [1, 2]
+    # A seed whose plan has changed is not reported.
     changed.write_text(f"include: [{SMOKE}]\nparts: {{gates: {{generate: --beam 1}}}}\n")
     run.main([str(changed), *options[1:], "--minutes", "0"])
     assert "gates: no seed is finished" in capsys.readouterr().out
     assert not (directory / "gates" / "table.json").exists()
-    # A model that was made with other options is kept.
-    changed.write_text(f"include: [{SMOKE}]\nparts: {{gates: {{train: --lr 1}}}}\n")
-    with pytest.raises(SystemExit, match="transformer, seed 1: training was begun by"):
-        run.main([str(changed), *options[1:]])
+    assert json.loads((directory / "gates" / "earlier-table.json").read_text()) == results

@@ -109,6 +109,32 @@ def test_what_reads_the_files_of_a_changed_step_runs_again(tmp_path: Path) -> No
     assert (tmp_path / "all").read_text() == "1\n2\n"
 
 
+def test_what_reads_the_files_of_a_step_that_ran_anew_runs_again(tmp_path: Path) -> None:
+    def jobs() -> tuple[Job, Job]:
+        first = Job("first", [step("date +%N > file"), step("cp file copy", "b.log")])
+        return first, Job("second", [step("cp copy end", "c.log")], [first])
+
+    run_jobs(tmp_path, *jobs())
+    made = (tmp_path / "end").read_text()
+    (tmp_path / "a.log.json").unlink()
+    assert not has_run(jobs()[0], 1, tmp_path)
+    run_jobs(tmp_path, *jobs())
+    assert made != (tmp_path / "end").read_text() == (tmp_path / "file").read_text()
+    assert run_jobs(tmp_path, *jobs()) == ""
+
+
+def test_work_that_is_kept_is_not_that_of_what_was_made_anew(tmp_path: Path) -> None:
+    def jobs() -> tuple[Job, Job]:
+        data = Job("data", [step("date > data")])
+        return data, Job("system", [step("cp data model", "b.log", keeps_work=True)], [data])
+
+    run_jobs(tmp_path, *jobs())
+    assert run_jobs(tmp_path, *jobs()) == ""
+    (tmp_path / "a.log.json").unlink()
+    with pytest.raises(SystemExit, match="system: working was begun before what it reads was made anew.\nRemove"):
+        run_jobs(tmp_path, *jobs())
+
+
 def test_what_follows_runs_again_also_if_the_run_ended_between(tmp_path: Path) -> None:
     """A training with a larger budget is done, and the process was killed before the model was used."""
 
@@ -118,7 +144,7 @@ def test_what_follows_runs_again_also_if_the_run_ended_between(tmp_path: Path) -
 
     run_jobs(tmp_path, job("1"))
     run_jobs(tmp_path, Job("system", job("2").steps[:1]))
-    assert has_run(job("1"), 1, tmp_path) and not has_run(job("2"), 1, tmp_path)
+    assert not has_run(job("2"), 1, tmp_path)
     run_jobs(tmp_path, job("2"))
     assert (tmp_path / "used").read_text() == "1\n2\n"
 

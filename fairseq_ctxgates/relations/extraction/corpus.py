@@ -8,11 +8,9 @@ from typing import Iterator, List, Sequence, Tuple
 import numpy as np
 from tqdm import tqdm
 
-from fairseq_ctxgates.data.data_directory import PAD, PADDING_IN_TEXT, Split
+from fairseq_ctxgates.data.data_directory import PAD, PADDING_IN_TEXT, Split, check_subwords
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.relations.extraction.words import WORD_START, Words, words_of_tokens
-
-SENTENCEPIECE_SHARE = 0.2  # share of types with a word start mark above which a dictionary is sentencepiece's
+from fairseq_ctxgates.relations.extraction.words import Words, words_of_tokens
 
 
 class SourceText:
@@ -30,12 +28,7 @@ class SourceText:
         dictionary = split.load_dictionary(split.source_lang)
         self._symbols, self._eos = dictionary.symbols, dictionary.eos()
         self._rows = split.load_language(split.source_lang)
-        marked = sum(symbol.startswith(WORD_START) for symbol in self._symbols)
-        if remove_bpe != "sentencepiece" and marked > SENTENCEPIECE_SHARE * len(self._symbols):
-            raise UserError(
-                f"{split.dictionary_path(split.source_lang)} holds the sub-words of sentencepiece: give "
-                f"--remove-bpe sentencepiece"
-            )
+        check_subwords(dictionary, split.dictionary_path(split.source_lang), remove_bpe)
 
     def __len__(self) -> int:
         return len(self._rows)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import Iterator, List, NamedTuple, Sequence, Tuple
 
+from fairseq_ctxgates.data.data_directory import WORD_START
+
 SUBWORD_MARK = "@@"  # subword-nmt: the word continues in the next token
-WORD_START = "\u2581"  # sentencepiece: a word starts here
 # How sub-words are joined: values of fairseq's --remove-bpe (--post-process).
 REMOVE_BPE = ("subword_nmt", "sentencepiece", "none")
 

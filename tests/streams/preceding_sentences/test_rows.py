@@ -35,6 +35,8 @@ def test_shuffled_batches(data: Path, options: Dict[str, Any], limit: Dict[str, 
     found = batches(task, "train", **limit)
     assert [batch["id"].tolist() for batch in found] != sorted(batch["id"].tolist() for batch in found)
     check_corpus(task, found, CORPORA["train"], left_pad=options.get("left_pad_source", True))
+    multiple = options.get("required_seq_len_multiple", 1)
+    assert all(batch["net_input"]["preceding_tokens"].size(1) % multiple == 0 for batch in found)
 
 
 @pytest.mark.parametrize("longest", [3, 9])
