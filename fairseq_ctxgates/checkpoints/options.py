@@ -6,8 +6,11 @@ import argparse
 import ast
 import pickle
 import re
+from enum import Enum
+from pathlib import PurePath
 from typing import Any, Iterator, Tuple
 
+import numpy as np
 from omegaconf import OmegaConf
 
 # fairseq calls eval() on these when it builds a task, a model, a criterion or an optimizer.
@@ -15,9 +18,10 @@ EVALUATED = frozenset(
     (
         *("left_pad_source", "left_pad_target", "adaptive_input_cutoff", "adaptive_softmax_cutoff"),
         *("encoder_layers", "decoder_layers", "encoder_attention", "decoder_attention", "self_attention"),
-        *("project_input", "gated_attention", "downsample", "pretrained", "decoder_zero_init", "xformers_att_config"),
+        *("project_input", "gated_attention", "downsample", "pretrained", "decoder_zero_init"),
+        *("xformers_att_config", "encoder_xformers_att_config", "decoder_xformers_att_config"),
         *("conv_feature_layers", "conv_aggregator_layers", "feature_encoder_spec", "vggblock_enc_config"),
-        *("transformer_enc_config", "transformer_dec_config", "conv_dec_config"),
+        *("transformer_enc_config", "transformer_dec_config", "conv_enc_config", "conv_dec_config"),
         *("transformer_context", "transformer_sampling", "character_filters", "wer_args", "model_overrides"),
         *("pipeline_balance", "pipeline_encoder_balance", "pipeline_decoder_balance"),
         *("pipeline_devices", "pipeline_encoder_devices", "pipeline_decoder_devices"),
@@ -28,12 +32,14 @@ LITERALS = (
     *(ast.Expression, ast.Constant, ast.Tuple, ast.List, ast.Set, ast.Dict, ast.Load),
     *(ast.UnaryOp, ast.UAdd, ast.USub, ast.BinOp, ast.Add, ast.Sub, ast.Mult),  # [(512, 3)] * 4
 )
+SCALARS = (type(None), bool, int, float, complex, str, bytes, np.generic, PurePath, Enum)
 # What OmegaConf may replace: references, environment variables and the time. It can also make containers from text.
 REPLACED = re.compile(r"\$\{([\w.\[\]]+|(oc\.)?env:[^${}]*|now:[^${}]*)\}")
 
 
 def check_options(state: Any) -> None:
-    """Raise UnpicklingError where fairseq would run code that stands in a checkpoint's options."""
+    """Raise UnpicklingError where fairseq would run code that stands in a checkpoint's options, or where what stands
+    there is no option: fairseq would read the options of any object that has attributes."""
     if not isinstance(state, dict):
         return
     for name, value in _options([state.get("args"), state.get("cfg")]):
@@ -52,9 +58,11 @@ def _options(value: Any, name: str = "") -> Iterator[Tuple[str, Any]]:
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _options(inner, key)
-    elif isinstance(value, (list, tuple)):
+    elif isinstance(value, (list, tuple, set, frozenset)):
         for inner in value:
             yield from _options(inner, name)
+    elif not isinstance(value, SCALARS):
+        raise pickle.UnpicklingError(f"the option {name} is an object of {type(value)}")
     yield name, value
 
 

@@ -9,6 +9,7 @@ import os
 import pickle
 import re
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator
 
@@ -17,11 +18,14 @@ import numpy as np
 import pytest
 import torch
 from fairseq import checkpoint_utils, hub_utils
+from fairseq.data import Dictionary
+from fairseq.models.transformer import TransformerConfig
 from omegaconf import OmegaConf
 
 import ctxgates
 from fairseq_ctxgates.checkpoints.loading import TRUSTED, load
 from fairseq_ctxgates.checkpoints.options import EVALUATED, check_options
+from fairseq_ctxgates.compat import meters
 from fairseq_ctxgates.errors import UserError
 from tests.helpers.fairseq_commands import GATED, PLAIN, TASK, USER_DIR, generate, interactive, run, train
 from tests.helpers.fairseq_commands import TRAINING as FEW_UPDATES
@@ -290,10 +294,22 @@ def test_what_omegaconf_would_compute_is_refused(value: str, tmp_path: Path) -> 
             load(tmp_path / "a.pt")
 
 
-def test_an_option_that_fairseq_evaluates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [meters.AverageMeter, meters.StopwatchMeter, meters.TimeMeter, Dictionary])
+def test_no_object_but_a_namespace_has_options(kind: Any, tmp_path: Path) -> None:
+    """fairseq would take the attributes of a meter for options."""
+    made = kind()
+    made.encoder_layers = PROGRAM
+    for state in ({"args": made}, {"cfg": {"model": made}}, {"args": argparse.Namespace(w2v_args=[made])}):
+        torch.save(state, tmp_path / "a.pt")
+        with refuses(tmp_path / "a.pt"):
+            load(tmp_path / "a.pt")
+
+
+@pytest.mark.parametrize("name", ["adaptive_softmax_cutoff", "encoder_xformers_att_config"])
+def test_an_option_that_fairseq_evaluates(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint without a foreign object, whose program runs where it is trusted."""
     state = load(STOCK, map_location="cpu")
-    state["cfg"]["model"].adaptive_softmax_cutoff = PROGRAM
+    setattr(state["cfg"]["model"], name, PROGRAM)
     torch.save(state, tmp_path / "checkpoint.pt")
     monkeypatch.chdir(tmp_path)
     with refuses(tmp_path / "checkpoint.pt"):
@@ -306,17 +322,23 @@ def test_an_option_that_fairseq_evaluates(tmp_path: Path, monkeypatch: pytest.Mo
     assert Path("made").exists(), "it is harmless"
 
 
+NO_OPTIONS = {"x", "uf", "line"}  # words of a command line, and lines of a file
+
+
 def test_every_option_that_fairseq_evaluates_is_known() -> None:
     """Of the fairseq at hand: what it gives to ``eval``, or to its functions that do."""
-    calls = {"eval", "eval_str_list", "eval_str_dict", "eval_bool"}
+    calls = re.compile(r"eval|(utils\.)?eval_(str_list|str_dict|bool)")
     evaluated = set()
     sources = [path.read_text(encoding="utf-8") for path in Path(fairseq.__file__).parent.rglob("*.py")]
     for source in sources:
-        for node in ast.walk(ast.parse(source)) if re.search(r"eval\w*\(\w+\.", source) else ():
-            if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Attribute):
-                function = node.func
-                name = function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
-                if name in calls:
-                    evaluated.add(node.args[0].attr)
-    assert {"adaptive_softmax_cutoff", "encoder_layers"} <= evaluated
-    assert evaluated <= EVALUATED
+        for node in ast.walk(ast.parse(source)) if re.search(r"eval\w*\(\w+", source) else ():
+            if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], (ast.Attribute, ast.Name)):
+                value = node.args[0]
+                if calls.fullmatch(ast.unparse(node.func)):
+                    evaluated.add(value.attr if isinstance(value, ast.Attribute) else value.id)
+    assert {"adaptive_softmax_cutoff", "encoder_layers", "xformers_att_config"} <= evaluated
+    assert evaluated - NO_OPTIONS <= EVALUATED
+    # Those of an encoder and a decoder, under the names that checkpoints have for them.
+    config = TransformerConfig()
+    of_sides = {(side, field.name) for side in ("encoder", "decoder") for field in fields(getattr(config, side))}
+    assert {f"{side}_{name}" for side, name in of_sides if name in evaluated} <= EVALUATED
