@@ -23,6 +23,7 @@ from fairseq_ctxgates.modules.label_smoothed_cross_entropy import smoothed_cross
 
 ReductionChoice = ChoiceEnum(["hinge-of-mean", "mean", "sum"])
 LayerReductionChoice = ChoiceEnum(["sum", "mean"])
+OF_LABELS = ("gate_agreeing", "gate_labelled", "gate_mean_agreeing", "gate_mean_labelled")  # among the sums
 
 
 @dataclass
@@ -92,9 +93,10 @@ def gate_sums(gates: List[Tensor], is_token: Tensor, labels: Optional[Tensor] = 
         labels: (batch, target length), IGNORE at padding, or None
 
     Returns:
-        sums of z and of its square, and their count; with labels also the number of components on their label's side (z
-        above one half for SOURCE, below for TARGET), and the number of those that have a label; the same of the gates'
-        means over their components
+        sums of z and of its square, and their count; the number of components on their label's side (z above one half
+        for SOURCE, below for TARGET), and the number of those that have a label; the same of the gates' means over
+        their components. The keys are the same without labels: fairseq adds up the logs of several processes key by
+        key, and one may have a batch with labels, another one without.
     """
     layers = len(gates)
     if not gates:  # LayerDrop dropped every layer
@@ -107,14 +109,14 @@ def gate_sums(gates: List[Tensor], is_token: Tensor, labels: Optional[Tensor] = 
         "gate_square_sum": of_tokens.square_().sum(),
         "gate_count": is_token.sum() * (layers * dim),
     }
-    if labels is not None:
-        signs = gate_signs(labels).t()
-        labelled = signs.abs().sum()
-        sums["gate_agreeing"] = (signs.unsqueeze(-1) * (z - 0.5) < 0).sum()
-        sums["gate_labelled"] = labelled * (layers * dim)
-        sums["gate_mean_agreeing"] = (signs * (z.mean(dim=-1) - 0.5) < 0).sum()
-        sums["gate_mean_labelled"] = labelled * layers
-    return sums
+    if labels is None:
+        none = torch.zeros_like(sums["gate_count"])
+        return {**sums, **dict.fromkeys(OF_LABELS, none)}
+    signs = gate_signs(labels).t()
+    labelled = signs.abs().sum()
+    of_components = (signs.unsqueeze(-1) * (z - 0.5) < 0).sum(), labelled * (layers * dim)
+    of_means = (signs * (z.mean(dim=-1) - 0.5) < 0).sum(), labelled * layers
+    return {**sums, **dict(zip(OF_LABELS, (*of_components, *of_means)))}
 
 
 @register_criterion("gate_regularized_cross_entropy", dataclass=GateRegularizedCrossEntropyConfig)
@@ -206,6 +208,8 @@ class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
             "nsentences": sample["target"].size(0),
             "sample_size": sample_size,
             **gate_sums(list(gates.values()), is_token, labels),
+            "labelled_batches": int(labels is not None),
+            "gate_loss": nll_loss.new_zeros(()),
         }
         if labels is not None:
             hinge = self.compute_hinge(gates, labels).flatten().index_select(0, scored)
@@ -256,7 +260,7 @@ class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
             log_sum(key)
         log_ratio("gate_mean", lambda sum_of: sum_of("gate_sum") / max(sum_of("gate_count"), 1))
         log_ratio("gate_var", variance)
-        if any("gate_loss" in log for log in logging_outputs):
+        if utils.item(sum(log.get("labelled_batches", 0) for log in logging_outputs)):
             for key in ("gate_loss", "ntokens"):
                 log_sum(key)
             # By token also under --sentence-avg, as nll_loss is.

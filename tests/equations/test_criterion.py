@@ -127,7 +127,9 @@ def test_sums_by_hand() -> None:
     # Of eight gates: in the first layer the mean of none is on its label's side, in the second of both targets.
     assert float(sums["gate_mean_agreeing"]) == 2
     assert float(sums["gate_mean_labelled"]) == 8
-    assert set(gate_sums([HAND_GATE], is_token)) == {"gate_sum", "gate_square_sum", "gate_count"}
+    without = gate_sums([HAND_GATE], is_token)
+    assert without.keys() == sums.keys()
+    assert float(without["gate_agreeing"]) == float(without["gate_mean_labelled"]) == 0
 
 
 def test_half_precision_loses_nothing() -> None:
@@ -240,8 +242,14 @@ def test_plain_criterion_trains_gates_without_labels() -> None:
     model, criterion = make_pair(criterion={"gate_lambda": 0.0})
     unlabelled = {key: value for key, value in BATCH.items() if key != "gate_labels"}
     loss, _, log = criterion(model, unlabelled)
-    assert_same(loss, criterion(model, BATCH)[0])
-    assert "gate_loss" not in log and "gate_sum" in log
+    of_labelled, _, labelled_log = criterion(model, BATCH)
+    assert_same(loss, of_labelled)
+    assert log.keys() == labelled_log.keys()  # as several processes must log
+    for logs, name in (([log], "without"), ([labelled_log], "with"), ([log, labelled_log], "with")):
+        with metrics.aggregate(new_root=True) as meters:
+            criterion.reduce_metrics(logs)
+        assert "gate_mean" in meters.get_smoothed_values()
+        assert ("gate_loss" in meters.get_smoothed_values()) == (name == "with")
 
 
 def test_options_of_fairseqs_criterion() -> None:
