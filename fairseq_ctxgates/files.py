@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import sys
+import tempfile
 import uuid
 import zlib
 from contextlib import ExitStack, contextmanager, suppress
@@ -29,17 +30,41 @@ def atomic_write(path: Path, durable: bool = True) -> Iterator[Path]:
     """Yield a temporary path to write to, and rename it to ``path`` at the end of the block.
 
     The temporary file is removed when the block fails. Several threads or machines may write the same file at once.
-    What is not a regular file, such as ``/dev/stdout``, is yielded itself.
+    What is not a regular file, such as ``/dev/full``, is yielded itself. To an open file of this process, such as
+    ``/dev/stdout``, the content is added, wherever that leads.
 
     Raises:
         OSError: of the block, with ``path`` if the disk is full
     """
     with naming(path):
-        if path.exists() and not path.is_file():
+        descriptor = descriptor_of(path)
+        if descriptor is not None:
+            with tempfile.TemporaryDirectory() as folder:
+                yield Path(folder, path.name)
+                _add_to(descriptor, Path(folder, path.name))
+        elif not is_replaced(path):
             yield path
-            return
-        with atomic_write_group([path], durable=durable) as (temporary,):
-            yield temporary
+        else:
+            with atomic_write_group([path], durable=durable) as (temporary,):
+                yield temporary
+
+
+def descriptor_of(path: Path) -> Optional[int]:
+    """The number of the open file of this process that a path names; None: it names a file."""
+    names = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
+    numbered = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", os.path.abspath(path))
+    return int(numbered[1]) if numbered else names.get(os.path.abspath(path))
+
+
+def is_replaced(path: Path) -> bool:
+    """Whether :func:`atomic_write` puts another file in the place of what is there, or of nothing."""
+    return descriptor_of(path) is None and (path.is_file() or not path.exists())
+
+
+def _add_to(descriptor: int, content: Path) -> None:
+    sys.stdout.flush()  # what was printed before comes before
+    with open(content, "rb") as source, open(descriptor, "wb", closefd=False) as target:
+        shutil.copyfileobj(source, target)
 
 
 @contextmanager

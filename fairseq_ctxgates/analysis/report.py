@@ -20,7 +20,7 @@ from tabulate import tabulate
 from fairseq_ctxgates.analysis.page import Page
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.extras import needs_extra
-from fairseq_ctxgates.files import atomic_write
+from fairseq_ctxgates.files import atomic_write, is_replaced
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -161,12 +161,11 @@ def check_outputs(args: argparse.Namespace, options: Sequence[str] = ("json", "c
         if path.is_dir():
             raise UserError(f"{name} {path} is a folder: name a file in it")
         # A file is replaced; what is none, such as /dev/stdout, is written to, by several options one after the other.
-        is_replaced = path.is_file() or not path.exists()
-        if is_replaced:
+        if is_replaced(path):
             other = named.setdefault(path.resolve(), name)
             if other != name:
                 raise UserError(f"{other} and {name} are the same file, {path}: name another for one of them")
-        written = path.parent if is_replaced else path
+        written = path.parent if is_replaced(path) else path
         if not os.access(written, os.W_OK):
             raise UserError(f"{name} {path}: {written} is not writable")
 

@@ -6,6 +6,7 @@ import inspect
 import os
 import pickle
 import re
+import shlex
 import tarfile
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, Union
@@ -57,13 +58,15 @@ def load(file: Union[str, Path, BinaryIO], map_location: Any = None, **options: 
     except Exception as error:  # what is called with arguments that do not fit may raise anything
         raise UserError(
             f"{name} is damaged, or holds what fairseq does not put into checkpoints, and is refused, because loading "
-            f"it can run any program ({_reason(error)}); where you trust the file, set {TRUSTED}={name}"
+            f"it can run any program ({_reason(error)}); where you trust the file, set {TRUSTED}={shlex.quote(name)}"
         ) from error
 
 
 def _is_trusted(path: Path) -> bool:
     path = path.resolve()
-    trusted = [Path(entry).resolve() for entry in os.environ.get(TRUSTED, "").split(os.pathsep) if entry]
+    value = os.environ.get(TRUSTED, "")
+    # The whole value too: the name of one file may have a colon.
+    trusted = [Path(entry).resolve() for entry in (value, *value.split(os.pathsep)) if entry]
     return any(entry == path or entry in path.parents for entry in trusted)
 
 

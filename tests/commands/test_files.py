@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from contextlib import suppress
 from itertools import count
@@ -20,6 +22,7 @@ from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import atomic_write, atomic_write_group, scratch_folder, write_array
 from tests.helpers.corpus import binarize
 from tests.helpers.files import contents
+from tests.helpers.pages import ROOT
 
 EXTENSIONS = (".bin", ".idx", ".json")
 
@@ -52,6 +55,34 @@ def fill_the_disk() -> None:
 
 def kill_this_process() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+WRITING = """
+import sys
+from pathlib import Path
+from fairseq_ctxgates.files import atomic_write
+
+print("before")
+for name in sys.argv[1:]:
+    with atomic_write(Path(name)) as temporary:
+        temporary.write_text(name + chr(10))
+    print("after")
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("redirected", ["> file", ">> file", "| cat >> file"])
+def test_what_an_open_file_has_stays(redirected: str, tmp_path: Path) -> None:
+    """A shell's redirection makes /dev/stdout a file, which is not to be replaced."""
+    (tmp_path / "writing.py").write_text(WRITING)
+    (tmp_path / "file").write_text("notes\n")
+    command = f"{sys.executable} writing.py /dev/stdout /dev/fd/1 {redirected}"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run(command, shell=True, check=True, cwd=tmp_path, env=environment)
+    lines = (tmp_path / "file").read_text().splitlines()
+    notes = [] if redirected == "> file" else ["notes"]
+    assert lines == [*notes, "before", "/dev/stdout", "after", "/dev/fd/1", "after"]
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "writing.py"}
 
 
 def test_a_group_of_files(tmp_path):

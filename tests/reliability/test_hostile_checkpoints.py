@@ -230,6 +230,11 @@ def test_what_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         torch.save(Call(len, path.name), path)
     link.symlink_to(yours)
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "at 10:30.pt").write_bytes(mine.read_bytes())
+    with pytest.raises(UserError, match=f"set {TRUSTED}='.*/at 10:30.pt'"):
+        load(tmp_path / "at 10:30.pt")
+    monkeypatch.setenv(TRUSTED, str(tmp_path / "at 10:30.pt"))
+    assert load(tmp_path / "at 10:30.pt") == 4
     for trusted in ("mine", str(tmp_path / "mine"), f"nowhere{os.pathsep}{mine}", "mine/a.pt", "mine/../mine"):
         monkeypatch.setenv(TRUSTED, trusted)
         assert load(mine) == 4
