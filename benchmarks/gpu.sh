@@ -25,14 +25,19 @@ if [ "$1" = prepare ]; then
     done
     # Without the texts between tokenising and binarizing, and with the records of what has been done.
     (cd "$work" && find corpora -type f \( -path '*/data-bin/*' -o -path '*/text/test.*' -o -path '*/text/train.en' \
-        -o -name '*.docids' -o -name '*.json' \) -print0 | tar --null -T - -cz) >"$work.tar.gz"
+        -o -name 'valid.bpe.*' -o -name 'test.bpe.*' -o -name '*.docids' -o -name '*.json' \) -print0 |
+        tar --null -T - -cz) >"$work.tar.gz.part"
+    mv "$work.tar.gz.part" "$work.tar.gz"
     exit
 fi
 
 work=${2:-.gpu} results=${3:-.gpu/results} all=${SECONDS_IN_ALL:-2400} failed=""
 "$python" -c 'import fairseq, pydantic, pytest, sacrebleu' # before any work
 mkdir -p "$results" "$work/bin"
-[ -e "$work/corpora" ] || tar -xzf "$work.tar.gz" -C "$work"
+[ -e "$work/corpora" ] || { # which appear when they are whole
+    rm -rf "$work/unpacked" && mkdir "$work/unpacked"
+    tar -xzf "$work.tar.gz" -C "$work/unpacked" && mv "$work/unpacked/corpora" "$work" && rmdir "$work/unpacked"
+}
 # The plan's commands, where they are no programs on PATH.
 for program in ctxgates=ctxgates fairseq-train=fairseq_cli.train fairseq-generate=fairseq_cli.generate sacremoses=sacremoses; do
     command -v "${program%=*}" >/dev/null || {
@@ -52,6 +57,7 @@ step() { # NAME COMMAND...: run a command that writes RESULTS/NAME, or, with no 
     elif timeout --kill-after=10 "$seconds" "$@" >"$results/$name.log" 2>&1; then
         [ -e "$results/$name" ] || mv "$results/$name.log" "$results/$name"
     else
+        [ ! -e "$results/$name" ] || mv "$results/$name" "$results/$name.partial" # so that it is taken again
         echo "== $name failed: see $results/$name.log" && failed+=" $name"
     fi
     tar -cf "$results.tar" -C "$results" .

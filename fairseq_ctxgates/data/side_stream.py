@@ -227,12 +227,16 @@ class SideStream(ABC, Generic[Options]):
         return None
 
     @classmethod
+    def command(cls, split: Split) -> str:
+        """The command that makes the stream of a split."""
+        languages = {"source": split.source_lang, "target": split.target_lang}
+        return cls.made_by.format(data=split.data_dir, split=split.name, **languages)
+
+    @classmethod
     def load_split(cls, split: Split) -> MMapIndexedDataset:
         """Load and check the rows of one split; errors as in :meth:`load`."""
         prefix = split.stream_prefix(cls.name)
-        remedy = "run: " + cls.made_by.format(
-            data=split.data_dir, source=split.source_lang, target=split.target_lang, split=split.name
-        )
+        remedy = f"run: {cls.command(split)}"
         if not cls.exists(split):
             raise UserError(f"{prefix}.idx not found; {remedy}")
         try:
@@ -248,11 +252,15 @@ class SideStream(ABC, Generic[Options]):
         return rows
 
     @classmethod
+    def other_splits(cls, split: Split) -> List[Split]:
+        """The other splits beside which the stream lies."""
+        splits = find_splits(split.data_dir, split.source_lang, split.target_lang)
+        return [other for other in splits if other.name != split.name and cls.exists(other)]
+
+    @classmethod
     def _check_other_splits(cls, split: Split, metadata: Mapping[str, object]) -> None:
         """Raise UserError where the stream of another split was made in another way, with other options or tables."""
-        for other in find_splits(split.data_dir, split.source_lang, split.target_lang):
-            if other.name == split.name or not cls.exists(other):
-                continue
+        for other in cls.other_splits(split):
             others = load_metadata(other.stream_prefix(cls.name))
             differing = [key for key in _in_common(metadata, others) if others.get(key) != metadata.get(key)]
             if differing:
@@ -316,6 +324,13 @@ def load_metadata(prefix: Path) -> Dict[str, object]:
         raise UserError(f"{path} cannot be read ({error})") from error
     if not isinstance(metadata, dict):
         raise UserError(f"{path} is damaged (it holds no JSON object)")
+    return metadata
+
+
+def load_whole_metadata(prefix: Path) -> Dict[str, Any]:
+    """The content of a stream's JSON file; UserError if it or the files beside it are not what was written."""
+    metadata = load_metadata(prefix)
+    _check_digest(prefix, metadata)
     return metadata
 
 

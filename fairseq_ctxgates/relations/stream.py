@@ -5,7 +5,8 @@ import functools
 import logging
 import zlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, AbstractSet, ClassVar, Dict, Mapping, Optional, Sequence, Tuple
+from pathlib import Path
+from typing import TYPE_CHECKING, AbstractSet, Any, ClassVar, Dict, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -14,8 +15,9 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from torch import Tensor
 
 from fairseq_ctxgates.compat import MMapIndexedDataset
-from fairseq_ctxgates.data.data_directory import Split
-from fairseq_ctxgates.data.side_stream import Batch, SideStream, TaskOptions
+from fairseq_ctxgates.configuration import as_flag
+from fairseq_ctxgates.data.data_directory import Split, check_subwords
+from fairseq_ctxgates.data.side_stream import Batch, SideStream, TaskOptions, load_whole_metadata
 from fairseq_ctxgates.errors import UserError
 
 if TYPE_CHECKING:
@@ -50,6 +52,10 @@ class RelationsConfig(FairseqDataclass):
             "relations` (corenlp-openie); default: lines have no relations"
         },
     )
+    relation_language: Optional[str] = field(
+        default=None,
+        metadata={"help": "the language of the lines for --relation-extractor (default: --source-lang)"},
+    )
     corenlp_url: Optional[str] = field(
         default=None,
         metadata={"help": "the CoreNLP server of --relation-extractor, or several, a,b; default: one is started"},
@@ -64,12 +70,12 @@ class Relations(SideStream[RelationsConfig]):
     """
 
     name = "relation"
-    made_by = "ctxgates relations {data} -s {source} -t {target} --extractor corenlp-openie"
+    made_by = "ctxgates relations {data} -s {source} -t {target}"
     languages = ("source",)
     names_source_positions = True
     inputs: ClassVar[Tuple[str, ...]] = ("relation_mask",)
     Config = RelationsConfig
-    interactive_options = ("relation_extractor", "corenlp_url")
+    interactive_options = ("relation_extractor", "relation_language", "corenlp_url")
     saved_options: ClassVar[Mapping[str, bool]] = {"relation_mask": False}
 
     @classmethod
@@ -93,10 +99,41 @@ class Relations(SideStream[RelationsConfig]):
             raise UserError(f"--relation-mask {mask} would do nothing: the model reads no relations")
         if options.relation_extractor is not None and cls.name not in required:
             raise UserError(f"--relation-extractor {options.relation_extractor} needs a model that reads relations")
-        if options.corenlp_url is not None and options.relation_extractor is None:
-            raise UserError(
-                f"--corenlp-url {options.corenlp_url} is the server of an extractor: give --relation-extractor as well"
-            )
+        if options.relation_extractor is None:
+            for name, what in (("relation_language", "language"), ("corenlp_url", "server")):
+                value = getattr(options, name)
+                if value is not None:
+                    raise UserError(
+                        f"{as_flag(name)} {value} is the {what} of an extractor: give --relation-extractor as well"
+                    )
+
+    @classmethod
+    def command(cls, split: Split) -> str:
+        """As the stream of another split was made; else with CoreNLP's OpenIE, which is for English, or its
+        dependency trees."""
+        made = next((options for options in map(cls._options_of, cls.other_splits(split)) if options), {})
+        is_english = split.source_lang.lower().startswith("en")
+        extractor = made.get("extractor", "corenlp-openie" if is_english else "corenlp-dependencies")
+        words = [super().command(split), "--extractor", extractor]
+        if extractor == "jsonl":
+            words += ["--relations", f"{split.name}=FILE"]
+        if made.get("language", split.source_lang) != split.source_lang:
+            words += ["--language", made["language"]]
+        if made.get("remove_bpe", "subword_nmt") != "subword_nmt":
+            words += ["--remove-bpe", made["remove_bpe"]]
+        for name, value in made.get("properties", []):
+            words += ["--corenlp-property", f"{name}={value}"]
+        return " ".join(words)
+
+    @classmethod
+    def _options_of(cls, split: Split) -> Dict[str, Any]:
+        """The options that a split's stream was made with, if it is whole."""
+        try:
+            metadata: Dict[str, Any] = load_whole_metadata(split.stream_prefix(cls.name))
+        except UserError:
+            return {}
+        options: Dict[str, Any] = metadata.get("options", {})
+        return options
 
     @classmethod
     def check_rows(cls, rows: MMapIndexedDataset, split: Split) -> None:
@@ -134,8 +171,10 @@ class Relations(SideStream[RelationsConfig]):
 
         symbols = dataset.src_dict.symbols
         lines = [[symbols[token] for token in line[:-1].tolist()] for line in dataset.src]
-        extractor = _open_extractor(options.relation_extractor, task.source_lang, options.corenlp_url)
         remove_bpe = "sentencepiece" if task.post_process == "sentencepiece" else "subword_nmt"
+        check_subwords(dataset.src_dict, Path(f"dict.{task.source_lang}.txt"), remove_bpe)
+        language = options.relation_language or task.source_lang
+        extractor = _open_extractor(options.relation_extractor, language, options.corenlp_url)
         tuples_of_lines = relations_of_tokens(extractor, lines, remove_bpe)
         return cls([pack_tuples(tuples) for tuples in tuples_of_lines], dataset, options, task)
 

@@ -7,6 +7,7 @@ from typing import List
 import pytest
 
 pytest.importorskip("stanza")
+from stanza import DownloadMethod
 from stanza.models.common.doc import Document
 
 from fairseq_ctxgates.errors import UserError
@@ -77,6 +78,7 @@ class Pipeline:
 
     def __init__(self, lang: str, **options: object) -> None:
         assert options["tokenize_pretokenized"] is True
+        assert options["download_method"] is DownloadMethod.REUSE_RESOURCES  # no network for models that are there
         if lang == "xx":
             raise FileNotFoundError("resources.json")
         self.requests: List[List[List[str]]] = []

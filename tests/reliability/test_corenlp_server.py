@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import stat
+import threading
+import time
 from pathlib import Path
 from typing import List
 from urllib.parse import urlsplit
@@ -123,6 +125,20 @@ def test_its_files_are_gone_after(corenlp_server: ManagedServer) -> None:
         server.close()
     assert not any(used.exists() for used in folders)
     assert urlsplit(server.url).hostname == "localhost"
+
+
+@pytest.mark.slow
+def test_it_outlives_the_thread_that_first_asks(corenlp_server: ManagedServer) -> None:
+    """As a thread of a web server does, which may end with its request."""
+    server = ManagedServer(request_properties("corenlp-dependencies", "en"), timeout=60, memory="2G")
+    try:
+        thread = threading.Thread(target=server.start)
+        thread.start()
+        thread.join()
+        time.sleep(1)
+        assert not server._has_ended() and server.annotate(SENTENCE).sentence
+    finally:
+        server.close()
 
 
 @pytest.mark.process

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 from unittest import mock
 
 import numpy as np
@@ -13,10 +14,12 @@ import torch
 from fairseq.data import LanguagePairDataset
 
 import fairseq_ctxgates.relations.extraction
+from fairseq_ctxgates.data.data_directory import find_splits, fingerprint
+from fairseq_ctxgates.data.side_stream_writer import write_side_stream
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations import stream
 from fairseq_ctxgates.relations.stream import END_OF_TUPLE, Relations, pack_tuples, relation_mask, shift_mask
-from tests.helpers.corpus import make_dictionary, write_split
+from tests.helpers.corpus import binarize, make_dictionary, write_split
 from tests.helpers.fairseq_commands import setup_task, write_relations
 from tests.helpers.models import build_model, make_task
 
@@ -334,6 +337,11 @@ def test_the_target_may_change(tmp_path: Path) -> None:
         ),
         ("transformer", {"relation_extractor": "stanza"}, "--relation-extractor stanza needs a model that reads"),
         ("fra_transformer", {"corenlp_url": "http://a:1"}, "--corenlp-url http://a:1 is .*: give --relation-extractor"),
+        (
+            "fra_transformer",
+            {"relation_language": "en"},
+            "--relation-language en is the language of an extractor: give",
+        ),
     ],
 )
 def test_options_that_do_not_fit(arch: str, options: Dict[str, Any], message: str) -> None:
@@ -377,7 +385,8 @@ def test_relations_of_lines(post_process: str | None, monkeypatch: pytest.Monkey
     build = mock.Mock(return_value=extractor)
     monkeypatch.setattr(fairseq_ctxgates.relations.extraction, "build_extractor", build)
     stream._open_extractor.cache_clear()
-    dictionary = make_dictionary(["th@@ ey sing so@@ ngs &amp; hum", "▁they ▁so ngs ▁hum"])
+    others = [] if post_process == "sentencepiece" else ["more words without the mark"]
+    dictionary = make_dictionary(["th@@ ey sing so@@ ngs &amp; hum", "▁they ▁so ngs ▁hum", *others])
     config = make_task(relation_extractor="first-and-last", corenlp_url="http://a:1,http://b:2").cfg
     config.source_lang, config.post_process = "en", post_process
     if post_process == "sentencepiece":
@@ -396,6 +405,39 @@ def test_relations_of_lines(post_process: str | None, monkeypatch: pytest.Monkey
     assert extractor.sentences == words * 2
     build.assert_called_once_with("first-and-last", "en", ["http://a:1", "http://b:2"])
     stream._open_extractor.cache_clear()
+
+
+def test_lines_of_sentencepiece_need_its_option() -> None:
+    config = make_task(relation_extractor="corenlp-openie").cfg
+    config.source_lang = "en"
+    dictionary = make_dictionary(["▁they ▁so ngs ▁hum"])
+    with pytest.raises(UserError, match="dict.en.txt holds the sub-words of sentencepiece: give --remove-bpe sentence"):
+        Relations.from_interactive_lines(lines_dataset(["▁they"], dictionary), [], config, config)
+
+
+@pytest.mark.parametrize(
+    ("languages", "made", "command"),
+    [
+        (("en", "de"), None, "-s en -t de --extractor corenlp-openie"),
+        (("de", "en"), None, "-s de -t en --extractor corenlp-dependencies"),
+        (("en", "de"), {"extractor": "jsonl"}, "-s en -t de --extractor jsonl --relations test=FILE"),
+        (
+            ("src", "de"),
+            {"extractor": "corenlp-openie", "language": "en", "remove_bpe": "none", "properties": [["a.b", "1"]]},
+            "-s src -t de --extractor corenlp-openie --language en --remove-bpe none --corenlp-property a.b=1",
+        ),
+    ],
+)
+def test_a_missing_stream_is_to_be_made_as_the_others_were(
+    languages: Tuple[str, str], made: Optional[Dict[str, Any]], command: str, tmp_path: Path
+) -> None:
+    data = binarize(tmp_path / "data", {"train": [("a b", "c")], "test": [("a b", "c")]}, *languages)
+    train, test = find_splits(data, *languages)
+    if made:
+        metadata = {"fingerprint": fingerprint(train, Relations.languages), "options": made}
+        write_side_stream(train.stream_prefix("relation"), np.int32, metadata, [[]])
+    with pytest.raises(UserError, match=f"idx not found; run: ctxgates relations {re.escape(f'{data} {command}')}$"):
+        Relations.load_split(test)
 
 
 def test_relations_of_lines_by_corenlp(corenlp_url: str) -> None:

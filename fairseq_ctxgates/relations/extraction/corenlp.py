@@ -31,6 +31,7 @@ PROPERTIES = {  # keep the words of the data: split at white space only, one sen
     "ssplit.eolonly": "true",
     "openie.triple.strict": "true",
 }
+LANGUAGE_OPTION = "ctxgates relations --language, fairseq-interactive --relation-language"
 ATTEMPTS = 3  # for a single sentence: another request may have caused the crash
 
 
@@ -148,11 +149,11 @@ def corenlp_language(language: str, name: str) -> str:
     full = LANGUAGE_SHORTHANDS_TO_FULL.get(language.lower(), language.lower())
     if full not in LANGUAGE_SHORTHANDS_TO_FULL.values():
         known = ", ".join(LANGUAGE_SHORTHANDS_TO_FULL)
-        raise UserError(f"CoreNLP has no models for the language {language!r}: name one of {known} (--language)")
+        raise UserError(f"CoreNLP has no models for the language {language!r}: name one of {known} ({LANGUAGE_OPTION})")
     if name == "corenlp-openie" and full != "english":
         raise UserError(
-            f"corenlp-openie supports English only, not {language!r}: use corenlp-dependencies, or --language en if "
-            f"the text is English"
+            f"corenlp-openie supports English only, not {language!r}: use corenlp-dependencies, or the language en if "
+            f"the text is English ({LANGUAGE_OPTION})"
         )
     return full
 

@@ -18,6 +18,7 @@ import threading
 import time
 import warnings
 from abc import ABC, abstractmethod
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Dict, Mapping, Optional, Tuple
@@ -265,8 +266,8 @@ class ExternalServer(CoreNLPServer):
 
     def _remedy(self) -> str:
         return (
-            "; start one there, give the address of one that works, or none, and run the same command again: it "
-            "continues where it stopped"
+            "; start one there, give the address of one that works, or none, and run the same command again (ctxgates "
+            "relations goes on where it stopped)"
         )
 
     def close(self) -> None:
@@ -291,6 +292,7 @@ class ManagedServer(CoreNLPServer):
             self._properties.write_text(f"username = {user}\npassword = {password}\n")
         self._process: Optional[CoreNLPClient] = None
         self._log = tempfile.TemporaryFile(mode="w+", encoding="utf-8", errors="replace")
+        self._starter = ThreadPoolExecutor(max_workers=1)
         self._lock = threading.Lock()
         self._is_closed = False
 
@@ -332,7 +334,8 @@ class ManagedServer(CoreNLPServer):
         process.start_cmd[1:1] = [*JAVA_OPTIONS, f"-Djava.io.tmpdir={self._folder.name}"]
         process.start_cmd += ["-props", str(self._properties)]  # others can read the arguments of a process
         process.start_cmd = ending_with_parent(process.start_cmd)
-        process.start()
+        # The server ends with the thread that starts it: with one that lives as long as this object.
+        self._starter.submit(process.start).result()
         return process
 
     def _wait_until_alive(self) -> None:
@@ -345,7 +348,10 @@ class ManagedServer(CoreNLPServer):
     def _remedy(self) -> str:
         log = self._end_of_log()
         if "OutOfMemoryError" in log:
-            return f"; Java has run out of memory: give it more than {self.memory} (--corenlp-memory)"
+            return (
+                f"; Java has run out of memory: give it more than {self.memory} (ctxgates relations --corenlp-memory, "
+                f"or a server of your own by --corenlp-url)"
+            )
         return f"; the end of its log: {log}"
 
     def _has_ended(self) -> bool:
@@ -391,6 +397,7 @@ class ManagedServer(CoreNLPServer):
         """Stop the server, and remove its files."""
         self._is_closed = True
         self._stop_process()
+        self._starter.shutdown()
         self._log.close()
         self._folder.cleanup()
 

@@ -13,7 +13,7 @@ from fairseq_ctxgates.relations.extraction.extractor import NotParsed, RelationE
 
 
 class StanzaExtractor(RelationExtractor):
-    """Tuples from the dependency trees of ``stanza.Pipeline``, which downloads missing models.
+    """Tuples from the dependency trees of ``stanza.Pipeline``, which downloads models that are not there.
 
     Args:
         language: Stanza's code of the language
@@ -27,7 +27,11 @@ class StanzaExtractor(RelationExtractor):
     def __init__(self, language: str) -> None:
         try:
             self._pipeline = stanza.Pipeline(
-                language, processors="tokenize,pos,lemma,depparse", tokenize_pretokenized=True, verbose=False
+                language,
+                processors="tokenize,pos,lemma,depparse",
+                tokenize_pretokenized=True,
+                download_method=stanza.DownloadMethod.REUSE_RESOURCES,  # else it needs a network for those that are
+                verbose=False,
             )
         except Exception as error:  # stanza raises errors of the network, of files, and its own
             raise UserError(
