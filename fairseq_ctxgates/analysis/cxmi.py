@@ -390,10 +390,11 @@ class Document:
         self.series.append(model.name)
         source, target = (inference.split(split).load_language(language) for language in inference.languages)
         words, target_words = inference.task.source_dictionary, inference.task.target_dictionary
+        longest = inference.task.cfg.max_source_positions  # of one preceding sentence, which is cut at its beginning
         for row in self.rows:
             if row not in saved:
                 continue  # too long for the model
-            before = [source[place] for place in stream.source_rows(row)]
+            before = [source[place][-longest:] for place in stream.source_rows(row)]
             shown = self.sentences.setdefault(row, {"number": row + 1, "before": [], "values": {}, "attention": {}})
             shown["source"] = [words[token] for token in source[row].tolist()[:-1]]
             shown["tokens"] = [target_words[token] for token in target[row].tolist()]
@@ -401,7 +402,7 @@ class Document:
             texts = [[words[token] for token in sentence.tolist()[:-1]] for sentence in before]
             shown["before"] = max(shown["before"], texts, key=len)  # of the model that reads most
             batch = inference.to_device(dataset.collater([dataset[row]]))
-            attention = preceding_attention(inference, batch, list(map(len, before)))
+            attention = preceding_attention(inference, batch, list(map(len, before)), len(source[row]))
             if attention is not None:
                 shown["attention"][model.name] = attention.round(3).tolist()
 

@@ -12,17 +12,20 @@ from fairseq_ctxgates.analysis.inference import Batch, Inference, reads_precedin
 
 
 @torch.no_grad()
-def preceding_attention(inference: Inference, batch: Batch, lengths: Sequence[int]) -> Optional[np.ndarray]:
+def preceding_attention(
+    inference: Inference, batch: Batch, lengths: Sequence[int], own_length: int
+) -> Optional[np.ndarray]:
     """The mean over heads of the attention over the preceding sentences: of the inter-sentence gate the mean over its
     layers, of concatenated sentences that of the layer whose attention the decoder returns.
 
     Args:
         batch: of one sentence
         lengths: of its preceding sentences, end of sentence included, the nearest last
+        own_length: of the sentence itself
 
     Returns:
-        (target length, words of all preceding sentences, or of the last ones where the model reads fewer), ends of
-        sentences and separators left out; None without words, or without attention over them
+        (target length, words of all preceding sentences, or of the last ones where the model reads fewer or they were
+        cut), ends of sentences and separators left out; None without words, or without attention over them
     """
     if reads_preceding(inference.model):
         if inter_sentence(inference).options.inter_sentence_ablation == "random":
@@ -33,9 +36,10 @@ def preceding_attention(inference: Inference, batch: Batch, lengths: Sequence[in
         _, extra = inference.model(**batch["net_input"])
         if not isinstance(extra, dict) or not extra.get("attn") or extra["attn"][0] is None:
             return None
-        own = batch["net_input"]["src_tokens"].size(1) - sum(lengths)
-        attention = extra["attn"][0][0][:, : -own or None]
-    is_word = [place + 1 < length for length in lengths for place in range(length)][-attention.size(1) :]
+        joined = batch["net_input"]["src_tokens"].size(1) - own_length
+        attention = extra["attn"][0][0][:, :joined]
+    is_word = [place + 1 < length for length in lengths for place in range(length)]
+    is_word = is_word[len(is_word) - attention.size(1) :]
     if not any(is_word):
         return None
     is_target = batch["target"][0].ne(inference.task.target_dictionary.pad())

@@ -150,6 +150,21 @@ def test_the_page_of_cxmi(trained_on_documents: Trained, tmp_path: Path, models:
             assert (attention >= 0).all() and (attention.sum(axis=1) <= 1.01).all() and attention.max() > 0.01
 
 
+def test_the_page_of_sentences_that_are_cut(trained_on_documents: Trained, tmp_path: Path) -> None:
+    """The attention is on the last words of the preceding sentence, which are read."""
+    trained = trained_on_documents
+    few = ("--model-overrides", "{'max_source_positions': 8}")
+    found = run(tmp_path, "cxmi", trained.data, "--path", trained["concatenated"], *few, "--sentence", 9)
+    cut = 0
+    for sentence in found["sentences"][1:]:
+        (before,) = sentence["before"]
+        room = 8 - len(sentence["source"]) - 2  # with end of sentence and separator
+        cut += room < len(before)
+        (attention,) = sentence["attention"].values() or [[]]
+        assert {len(row) for row in attention} == ({min(room, len(before))} if room else set())
+    assert cut
+
+
 def test_the_page_of_gates(trained_on_documents: Trained, tmp_path: Path) -> None:
     data = trained_on_documents.data
     trained = train_models(data, tmp_path, {"gated": (*GATED, "--max-epoch", 1)})
