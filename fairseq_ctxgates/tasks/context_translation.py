@@ -33,6 +33,7 @@ from fairseq_ctxgates.models.warm_start import warm_start
 from fairseq_ctxgates.tasks.alignments import AlignmentGenerator, wanted_alignment
 from fairseq_ctxgates.tasks.continuing_generator import ContinuingGenerator
 from fairseq_ctxgates.tasks.interactive_lines import InteractiveLines, LineDataset
+from fairseq_ctxgates.tasks.loader_workers import LoaderWorkers
 from fairseq_ctxgates.tasks.model_overrides import ModelOptions, refuse_unread_overrides
 from fairseq_ctxgates.tasks.saved_options import SavedOptions
 from fairseq_ctxgates.tasks.translation_pass import NO_ALIGNMENT, TranslationPass
@@ -77,6 +78,7 @@ class ContextTranslationTask(TranslationTask):
         self._training_data: Optional[SideStreamDataset] = None
         self._saved_options = SavedOptions(cfg, _SAVED_IN_CHECKPOINT)
         self._loads: Dict[str, Callable[[], None]] = {}  # how the splits but train were loaded
+        self._workers = LoaderWorkers()
         self._lines = InteractiveLines()
         self._pass = TranslationPass()  # the one at hand
 
@@ -289,7 +291,10 @@ class ContextTranslationTask(TranslationTask):
             # fairseq's main drops what exceeds a multiple (its issue 5036); every line shall be translated.
             required_batch_size_multiple = 1
         kwargs["required_batch_size_multiple"] = required_batch_size_multiple
-        return super().get_batch_iterator(dataset, *args, **kwargs)
+        self._workers.end_finished()
+        iterator = super().get_batch_iterator(dataset, *args, **kwargs)
+        self._workers.watch(iterator)
+        return iterator
 
     def build_criterion(self, cfg: FairseqDataclass, *others: Any, **kwargs: Any) -> FairseqCriterion:
         """Build a criterion, once the options of model, task and criterion are known not to contradict each other.

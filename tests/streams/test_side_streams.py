@@ -154,6 +154,39 @@ def test_no_sentence_is_lost(labelled: Path, load_labels: bool, limit: Dict[str,
     assert sorted(number for batch in found for number in batch["id"].tolist()) == list(range(10))
 
 
+@pytest.mark.process
+@pytest.mark.parametrize("buffer_size", [0, 10])
+def test_loader_workers_end_with_their_epoch(labelled: Path, buffer_size: int) -> None:
+    """With --num-workers, and no later than when the next epoch or validation begins; a training that is validated
+    keeps its own. Left to the garbage collector they cost five seconds each."""
+    task = setup_task(labelled)
+    for split in ("train", "valid"):
+        task.load_dataset(split)
+
+    def epoch_of(split: str, epoch: int) -> Any:
+        options = {"max_sentences": 8, "seed": 1, "num_workers": 2, "data_buffer_size": buffer_size}
+        iterator = task.get_batch_iterator(task.dataset(split), epoch=epoch, **options)
+        return iterator, iterator.next_epoch_itr(shuffle=True)
+
+    def workers_of(iterator: Any) -> List[Any]:
+        return list(iterator.dataloader._iterator._workers)
+
+    training, batches_of_first = epoch_of("train", 1)
+    found = [next(batches_of_first)]
+    _, batches_of_valid = validation = epoch_of("valid", 1)
+    check_labels(list(batches_of_valid), 10)
+    of_training, of_validation = workers_of(training), workers_of(validation[0])
+    assert all(worker.is_alive() for worker in [*of_training, *of_validation])
+    epoch_of("valid", 1)
+    assert not any(worker.is_alive() for worker in of_validation)
+    check_labels([*found, *batches_of_first], 60)
+    assert all(worker.is_alive() for worker in of_training)
+    _, batches_of_second = epoch_of("train", 2)
+    assert not any(worker.is_alive() for worker in of_training)
+    check_labels(list(batches_of_second), 60)
+    check_labels(list(training.next_epoch_itr(shuffle=True)), 60)  # the first is used again
+
+
 # A stream that is not in the package: its rows are read by the model, so they count towards --max-tokens.
 
 
