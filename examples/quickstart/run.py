@@ -30,6 +30,7 @@ SHORT_UPDATES = 100
 USER_DIR = '--user-dir "$(ctxgates user-dir)"'
 IMPORTED = ("fairseq.trainer", "sacrebleu", "fairseq_ctxgates.tasks", "fairseq_ctxgates.models")
 FIGURE = "gates.png"
+PAGE = HERE / "README.md"
 MARKER = "made-by-quickstart"
 
 
@@ -170,6 +171,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     gated = [slug(model.name) for model in MODELS if model.has_gates]
     shutil.copyfile(directory / "models" / gated[-1] / FIGURE, directory / FIGURE)
     console.say(f"\n{format_report(results)}")
+    console.say(f"what each column asks, and what is expected of which model: {PAGE}")
     console.say(f"a picture of the gates over a sentence: {directory / FIGURE}")
     console.say(f"all numbers: {directory / 'results.json'} ({console.seconds:.0f} s)")
 

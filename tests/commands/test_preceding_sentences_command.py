@@ -118,6 +118,13 @@ def test_blank_lines_that_are_rows(tmp_path, capsys, blank):
     assert reported(capsys.readouterr().out) == {f"{data}/train.preceding.de-en": ["8", "3", "3", "2"]}
 
 
+def test_a_text_without_a_blank_line_is_one_document_with_a_warning(data, tmp_path, capsys):
+    text = write(tmp_path / "train.de", [line for line in TRAIN_TEXT if line])
+    run(data, "--blank-line-separated", f"train={text}")
+    assert rows_of(data) == [None, *range(len(rows_of(data)) - 1)]
+    assert capsys.readouterr().err == f"warning: {text} has no blank line: the whole text is taken for one document\n"
+
+
 def test_several_blank_lines_in_a_row(data, tmp_path):
     text = write(tmp_path / "train.de", ["", "a b", "c", "d e f", "", "", "a", "", "b b", "c d", "", ""])
     run(data, "--blank-line-separated", f"train={text}")

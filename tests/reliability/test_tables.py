@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import struct
 import zipfile
@@ -189,6 +190,14 @@ def test_tables_of_fewer_types_than_the_dictionaries_have(data: Path, tmp_path: 
         arrays["metadata"] = map_npz(table_path(data, name, "de", "en"), verify=True)["metadata"]
         write(table_path(folder, name, "de", "en"), arrays)
     with pytest.raises(UserError, match=r"pmi.bilingual.de-en.npz is damaged \(it has .*; run: ctxgates gate-labels"):
+        load_labeller(folder, "de", "en")
+
+
+def test_tables_of_other_data_are_named_with_the_whole_remedy(data: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(data, tmp_path / "data"))
+    binarize(folder, {"train": PAIRS}, "de", "en")
+    message = f"{folder}/pmi.{{bilingual,monolingual}}.de-en.npz were made with other dictionaries than {folder} holds;"
+    with pytest.raises(UserError, match=re.escape(f"{message} run: ctxgates gate-labels {folder} -s de -t en")):
         load_labeller(folder, "de", "en")
 
 

@@ -244,9 +244,10 @@ def load_labeller(data_dir: Path, source_lang: str, target_lang: str) -> GateLab
     labeller = GateLabeller(*load_tables(data_dir, source_lang, target_lang))
     metadata = labeller.bilingual.metadata
     splits = find_splits(data_dir, source_lang, target_lang)
-    path = table_path(data_dir, NAMES[0], source_lang, target_lang)
+    both = f"{data_dir}/pmi.{{{','.join(NAMES)}}}.{source_lang}-{target_lang}.npz"
+    remedy = f"{REMEDY} {data_dir} -s {source_lang} -t {target_lang}"
     if dictionary_digests(splits[0]) != metadata["dictionaries"]:
-        raise UserError(f"{path} was made with other dictionaries than {data_dir} holds; {REMEDY}")
+        raise UserError(f"{both} were made with other dictionaries than {data_dir} holds; {remedy}")
     source_types, target_types = (vocabulary_size(splits[0], lang) for lang in (source_lang, target_lang))
     for name, table, context_types in (
         (NAMES[0], labeller.bilingual, source_types),
@@ -255,9 +256,9 @@ def load_labeller(data_dir: Path, source_lang: str, target_lang: str) -> GateLab
         if table.shape != (target_types, context_types):
             raise UserError(
                 f"{table_path(data_dir, name, source_lang, target_lang)} is damaged (it has {table.shape} types, the "
-                f"dictionaries have {(target_types, context_types)}); {REMEDY}"
+                f"dictionaries have {(target_types, context_types)}); {remedy}"
             )
     for split in splits:
         if split.name in metadata["train"] and fingerprint(split) not in metadata["train"][split.name]:
-            raise UserError(f"{path} was made with other data than {data_dir}/{split.name} holds; {REMEDY}")
+            raise UserError(f"{both} were made with other data than {data_dir}/{split.name} holds; {remedy}")
     return labeller
