@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import logging
 import os
 import runpy
 import sys
@@ -73,6 +74,8 @@ def main(argv: Optional[List[str]] = None) -> None:
             get_parser().error("user-dir takes no options")
         print(user_dir())
         return
+    # Which says on import that tensorboardX is missing; none of these commands needs it.
+    logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
     try:
         from fairseq_ctxgates.errors import exit_on_user_error
     except ImportError as error:  # no fairseq, or one that this package cannot use: fairseq_ctxgates/compat.py
