@@ -236,9 +236,8 @@ class SideStream(ABC, Generic[Options]):
     def load_split(cls, split: Split) -> MMapIndexedDataset:
         """Load and check the rows of one split; errors as in :meth:`load`."""
         prefix = split.stream_prefix(cls.name)
-        remedy = f"run: {cls.command(split)}"
         if not cls.exists(split):
-            raise UserError(f"{prefix}.idx not found; {remedy}")
+            raise UserError(f"{prefix}.idx not found; run: {cls.command(split)}")
         try:
             metadata = load_metadata(prefix)
             if metadata.get("fingerprint") != fingerprint(split, cls.languages):
@@ -248,7 +247,7 @@ class SideStream(ABC, Generic[Options]):
             cls._check_other_splits(split, metadata)
             cls.check_rows(rows, split)
         except UserError as error:
-            raise UserError(f"{error}; {remedy}") from error
+            raise UserError(f"{error}; run: {cls.command(split)}") from error
         return rows
 
     @classmethod

@@ -54,8 +54,6 @@ def read_blank_line_separated(path: Path, is_empty: np.ndarray, text: object) ->
     :func:`read_document_names`.
     """
     is_blank = np.array([not line for line in read_lines(path)], dtype=bool)
-    if not is_blank.any():
-        print(f"warning: {path} has no blank line: the whole text is taken for one document", file=sys.stderr)
     numbers = np.cumsum(is_blank)
     if len(is_blank) == len(is_empty):
         wrong = np.flatnonzero(is_blank != is_empty)
@@ -64,6 +62,8 @@ def read_blank_line_separated(path: Path, is_empty: np.ndarray, text: object) ->
                 f"{path}, line {wrong[0] + 1}: this line is blank either here or in {text}, but not in both: give the "
                 f"text that {text} was made from"
             )
+        if not is_blank.any():
+            print(f"warning: {path} has no blank line: the whole text is taken for one document", file=sys.stderr)
         return numbers
     if len(is_blank) - is_blank.sum() == len(is_empty):
         return numbers[~is_blank]

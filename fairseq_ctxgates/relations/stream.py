@@ -130,7 +130,7 @@ class Relations(SideStream[RelationsConfig]):
         """The options that a split's stream was made with, if it is whole."""
         try:
             metadata: Dict[str, Any] = load_whole_metadata(split.stream_prefix(cls.name))
-        except UserError:
+        except (UserError, OSError):
             return {}
         options: Dict[str, Any] = metadata.get("options", {})
         return options

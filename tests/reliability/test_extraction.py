@@ -475,5 +475,5 @@ def test_which_addresses_are_on_this_machine(url: str, is_here: bool) -> None:
 @pytest.mark.slow
 def test_a_server_with_too_little_memory_says_so(corenlp_server: ManagedServer) -> None:
     """And does not try for minutes. ``corenlp_server`` says that CoreNLP is there."""
-    with pytest.raises(UserError, match=r"give it more than 200M \(--corenlp-memory\)$"):
+    with pytest.raises(UserError, match=r"give it more than 200M \(ctxgates relations --corenlp-memory, or a server"):
         build_extractor("corenlp-dependencies", "en", memory="200M")
