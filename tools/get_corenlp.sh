@@ -5,7 +5,8 @@
 set -euo pipefail
 
 [ $# -eq 1 ] || { sed -n '2,4s/^# //p' "$0" >&2; exit 2; }
-home=$(realpath -m "$1") # Maven would look for a relative folder from that of pom.xml
+mkdir -p "$(dirname "$1")"
+home=$(cd "$(dirname "$1")" && pwd)/$(basename "$1") # Maven would look for a relative folder from that of pom.xml
 pom=$(cd "$(dirname "$0")/.." && pwd)/pom.xml
 stamp=up-to-date
 

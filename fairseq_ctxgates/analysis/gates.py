@@ -245,9 +245,8 @@ def sentence_gates(inference: Inference, split: str, number: int) -> SentenceGat
     """The gates of the sentence of a split that has this number, from 1.
 
     Raises:
-        UserError: there is no such sentence, it is too long, or the model has no context gates.
+        UserError: there is no such sentence, or the model has no context gates.
     """
-    inference.check_sentence(split, number)
     batch = inference.sentence(split, number)
     gates = read_gates(inference, batch)
     source_dictionary, dictionary = inference.task.source_dictionary, inference.task.target_dictionary
@@ -395,7 +394,10 @@ class GateAnalysis(Analysis):
     def run(self, args: argparse.Namespace) -> Result:
         """Read the gates of the split, after those of the sentence drawn."""
         inference = Inference.from_options(args, load_gate_labels=True)
-        drawn = sentence_gates(inference, args.gen_subset, args.sentence) if args.figure else None
+        drawn = None
+        if args.figure:
+            inference.check_sentence(args.gen_subset, args.sentence)
+            drawn = sentence_gates(inference, args.gen_subset, args.sentence)
         page = gate_page(inference, args.gen_subset, args.sentence) if args.html else None
         statistics = gate_statistics(inference, args.gen_subset, args.max_tokens, args.batch_size)
         if not statistics.sentences:
