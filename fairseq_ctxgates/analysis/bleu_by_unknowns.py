@@ -1,4 +1,4 @@
-"""BLEU by the number of unknown words in the source sentence (Chen et al. 2017, the table of OOV numbers).
+"""BLEU by the number of unknown words in the source sentence (a figure of Chen et al. 2017).
 
 ``ctxgates analyze bleu-by-unknowns data-bin/X --ref test.en --sys plain.out smoothed.out --figure unknowns.png``
 """

@@ -48,8 +48,8 @@ class Score:
 
     score: over the whole text
     mean, half_width: of the 95% interval over the resamples
-    p: probability that the difference to the baseline is due to chance; None for the baseline, and for translations
-        equal to the baseline's
+    p: how often, were both systems equal, a difference as large would be drawn; None for the baseline, and for
+        translations equal to the baseline's
     """
 
     score: float

@@ -54,8 +54,8 @@ def gate_hinge(gate: Tensor, labels: Tensor, reduction: str = "hinge-of-mean") -
 
         z* max(0.5 - z, 0) + (1 - z*) max(z - 0.5, 0),
 
-    where z is the mean of the gate's components; or each component, and the hinges of all are reduced to one (Li et al.
-    2020, equation 5, which subtracts a vector from a number and adds the result to a number).
+    where z is each component of the gate, whose hinges are reduced to one (Li et al. 2020, equation 5, which adds the
+    vector of them to a number); or, by default, the mean of the components, a reading of our own (docs/decisions.md).
 
     Args:
         gate: z, the weight of the source, (target length, batch, embed dim), or of several layers at once, (layers,

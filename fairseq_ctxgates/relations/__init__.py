@@ -1,1 +1,1 @@
-"""Factual relations (Li et al. 2022): extraction, stream, mask and fusion."""
+"""Factual relations (Li, Zhu et al. 2022): extraction, stream, mask and fusion."""

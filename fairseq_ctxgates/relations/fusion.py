@@ -1,4 +1,4 @@
-"""Fusion of the relation encoding into the decoder (FRA; Li et al. 2022, *Grammatically Derived Factual Relation
+"""Fusion of the relation encoding into the decoder (FRA; Li, Zhu et al. 2022, *Grammatically Derived Factual Relation
 Augmented Neural Machine Translation*)."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STATE_NAME = "relation_attention"  # where the incremental state has one for att
 
 
 class RelationFusion(nn.Module):
-    """Fuses the context of the sentence ŝ with that of its relation encoding s̃ (Li et al. 2022, equations 12 to 18).
+    """Fuses the context of the sentence ŝ with that of its relation encoding s̃ (Li, Zhu et al. 2022, equations 12-18).
 
     ===========  ==============================================================================
     linear       ŝ + λ s̃
@@ -85,7 +85,7 @@ def _linear(weight: Tensor) -> nn.Linear:
 
 
 class RelationContext(SourceContextPart):
-    """Fuses attention over the relation encoding h' into the source context of a decoder layer (Li et al. 2022,
+    """Fuses attention over the relation encoding h' into the source context of a decoder layer (Li, Zhu et al. 2022,
     equation 11).
 
     Args:
@@ -123,8 +123,8 @@ class RelationContext(SourceContextPart):
 
 
 class MultiplyingAttention(RenamedAttention):
-    """Self-attention whose scores are multiplied by a mask of ones and zeros (Li et al. 2022, equations 7 and 8 to the
-    letter),
+    """Self-attention whose scores are multiplied by a mask of ones and zeros (Li, Zhu et al. 2022, equation 8, with
+    the product of equation 7),
 
         softmax(M ⊙ q kᵀ / √d_k) v
 

@@ -1,4 +1,4 @@
-"""Factual relations (FRA; Li et al. 2022) as a mechanism: its options and its place in a model."""
+"""Factual relations (FRA; Li, Zhu et al. 2022) as a mechanism: its options and its place in a model."""
 
 from dataclasses import dataclass, field
 from typing import Callable, Dict, Optional, Tuple, Type
@@ -29,7 +29,7 @@ class RelationFusionConfig(FairseqDataclass):
         default="none",
         metadata={
             "help": "encode the source once more, with words that see only the words of their factual relations, and "
-            "fuse it into the decoder this way (Li et al. 2022); the data directory needs the stream of `ctxgates "
+            "fuse it into the decoder this way (Li, Zhu et al. 2022); the data directory needs the stream of `ctxgates "
             "relations`"
         },
     )
@@ -44,7 +44,7 @@ class RelationFusionConfig(FairseqDataclass):
         default="fill",
         metadata={
             "help": "what the relation mask does to the scores of attention outside of the mask: minus infinity "
-            "(fill), or they are multiplied by 0 (multiply, equation 7 to the letter)"
+            "(fill), or they are multiplied by 0 (multiply, the product of equation 7)"
         },
     )
     separate_relation_attention: bool = field(

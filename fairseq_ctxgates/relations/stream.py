@@ -1,4 +1,4 @@
-"""The factual relations of each source sentence (Li et al. 2022)."""
+"""The factual relations of each source sentence (Li, Zhu et al. 2022)."""
 
 import atexit
 import functools
@@ -220,7 +220,7 @@ def pack_tuples(tuples: Sequence[Sequence[int]]) -> np.ndarray:
 
 
 def relation_mask(row: np.ndarray, length: int, kind: Optional[str] = "pair") -> np.ndarray:
-    """Which positions of a sentence may see each other in its relation encoding (Li et al. 2022, section 3.1).
+    """Which positions of a sentence may see each other in its relation encoding (Li, Zhu et al. 2022, section 3.1).
 
     Args:
         row: the sentence's tuples, of :func:`pack_tuples`; positions that ``--truncate-source`` has cut off count

@@ -28,7 +28,7 @@ class FeedforwardContextOfWords(nn.Module):
         dim: width of the embeddings
         before: n
         after: m, which is n, or 0 in the decoder
-        activation: φ
+        activation: φ, in the slides σ
     """
 
     def __init__(self, dim: int, before: int, after: int, activation: Activation) -> None:
@@ -71,7 +71,7 @@ class ConvolutionalContextOfWords(nn.Module):
         before: n
         after: m, which is n, or 0 in the decoder
         width: k
-        activation: ψ and φ
+        activation: ψ and φ, of which the slides have σ for φ
     """
 
     def __init__(self, dim: int, before: int, after: int, width: int, activation: Activation) -> None:

@@ -45,7 +45,7 @@ class SmoothingConfig(FairseqDataclass):
         default=None,
         metadata={
             "help": "what becomes of a word's own embedding: the learned vector replaces it, or is added to it; "
-            "default: replace for unknown words, add for all words (where the paper replaces, which loses the word)"
+            "default: replace for unknown words, add for all words (where the slides replace, which loses the word)"
         },
     )
     smoothing_window: int = field(
@@ -57,7 +57,7 @@ class SmoothingConfig(FairseqDataclass):
     )
     smoothing_activation: ActivationChoice = field(  # type: ignore[valid-type]
         default="tanh",
-        metadata={"help": "the non-linear function of both networks (the paper writes σ, which never is negative)"},
+        metadata={"help": "the non-linear function of both networks (the slides write σ, which never is negative)"},
     )
 
 

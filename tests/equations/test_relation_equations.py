@@ -1,4 +1,4 @@
-"""Factual relations (FRA) on the Transformer: equations 7 to 18 of Li et al. 2022; docs/decisions.md."""
+"""Factual relations (FRA) on the Transformer: equations 7 to 18 of Li, Zhu et al. 2022; docs/decisions.md."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class ReferenceTransformer:
         return mixed, z
 
     def fused(self, name: str, s_hat: Array, s_tilde: Array) -> Array:
-        """H of Li et al. 2022, equations 12 to 18."""
+        """H of Li, Zhu et al. 2022, equations 12 to 18."""
         fusion = f"{name}.source_parts.relations.fusion"
         if self.fusion == "linear":  # equation 12
             return s_hat + self.relation_lambda * s_tilde
@@ -168,7 +168,7 @@ class ReferenceTransformer:
         return c @ self.parameters["output_projection.weight"].T, context_gates, inter_sentence_gates
 
     def encode(self, tokens: Array, mask: Array, operation: str = "fill") -> Array:
-        """The encoder under a relation mask M, (batch, length, length) (Li et al. 2022, equations 7 and 8): scores
+        """The encoder under a relation mask M, (batch, length, length) (Li, Zhu et al. 2022, equations 7 and 8): scores
         outside the mask are minus infinity (fill), or 0 (multiply)."""
         words, positions = self.parameters["embed_tokens.weight"], self.parameters["embed_positions.weight"]
         is_word = tokens != PAD
