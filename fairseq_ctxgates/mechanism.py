@@ -1,4 +1,4 @@
-"""What a mechanism is: facts that the models, the task and the command line follow from, each stated once."""
+"""The base class of mechanisms: the models, the task and the command line read the facts that a subclass states."""
 
 from __future__ import annotations
 

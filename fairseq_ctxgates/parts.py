@@ -23,7 +23,6 @@ from typing import (
     TypeVar,
 )
 
-import torch
 from torch import Tensor, nn
 
 from fairseq_ctxgates.modules.additive_attention import AttentionMemory
@@ -315,8 +314,3 @@ class TransformerOptions(Protocol):
     activation_fn: str
     activation_dropout: float
     relu_dropout: float
-
-
-def stack_steps(returned: Sequence[Returned]) -> Returned:
-    """What a part returned in each step, (rows, width), as one tensor, (target length, rows, width), by name."""
-    return {name: torch.stack([step[name] for step in returned]) for name in returned[0]}

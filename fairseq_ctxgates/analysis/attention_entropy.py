@@ -31,13 +31,13 @@ from torch import Tensor
 from fairseq_ctxgates.analysis.analysis import Analysis
 from fairseq_ctxgates.analysis.figures import label_tokens, line_look, new_figure, token_width
 from fairseq_ctxgates.analysis.inference import (
-    Batch,
     Inference,
     add_inference_options,
     as_context_model,
     reads_preceding,
 )
 from fairseq_ctxgates.analysis.report import Cell, Result, Table, add_report_options
+from fairseq_ctxgates.data.side_stream import Batch
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.inter_sentence.mechanism import InterSentence
 from fairseq_ctxgates.mechanism import EncoderInput
@@ -55,7 +55,7 @@ def attention_entropy(attention: Tensor) -> Tensor:
 
 
 def entropy(weights: Tensor) -> Tensor:
-    """Of the last dimension, in bits."""
+    """The entropy of each distribution over the last dimension, in bits."""
     return torch.special.entr(weights).sum(dim=-1) / np.log(2)
 
 

@@ -11,7 +11,7 @@ from typing import List, Sequence
 from fairseq.data import Dictionary
 
 from fairseq_ctxgates.analysis.buckets import BucketAnalysis
-from fairseq_ctxgates.analysis.systems import join_subwords
+from fairseq_ctxgates.data.subwords import join_subwords
 
 
 class BLEUByLengthAnalysis(BucketAnalysis):

@@ -29,7 +29,8 @@ from fairseq_ctxgates.analysis.systems import (
     read_systems_and_references,
 )
 from fairseq_ctxgates.commands.options import CommandParser, language_pair
-from fairseq_ctxgates.data.data_directory import Split, check_subwords
+from fairseq_ctxgates.data.data_directory import Split
+from fairseq_ctxgates.data.subwords import check_subwords
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -78,7 +79,9 @@ def _rising_numbers(text: str, least: int) -> Tuple[int, ...]:
 
 @dataclass(frozen=True)
 class BucketScores:
-    """names: of the systems, the baseline first
+    """The BLEU of several systems in each bucket of sentences.
+
+    names: of the systems, the baseline first
     buckets: the range of each bucket
     sentences: how many sentences each bucket has
     bleu: for each system the BLEU in each bucket; None in a bucket without sentences

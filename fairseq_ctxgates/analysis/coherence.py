@@ -28,11 +28,11 @@ from fairseq_ctxgates.analysis.report import Cell, Result, Table, add_report_opt
 from fairseq_ctxgates.analysis.systems import (
     add_subword_option,
     check_length,
-    join_subwords,
     read_translations,
     system_names,
 )
 from fairseq_ctxgates.commands.options import CommandParser, positive
+from fairseq_ctxgates.data.subwords import join_subwords
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.extras import needs_extra
 from fairseq_ctxgates.files import atomic_write, open_binary
@@ -41,7 +41,7 @@ from fairseq_ctxgates.inter_sentence.documents import (
     read_blank_line_separated,
     read_document_names,
 )
-from fairseq_ctxgates.inter_sentence.preceding_sentences import NONE
+from fairseq_ctxgates.inter_sentence.preceding_rows import NONE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

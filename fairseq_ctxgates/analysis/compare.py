@@ -65,7 +65,9 @@ class Score:
 
 @dataclass(frozen=True)
 class Scores:
-    """names: of the systems, the baseline first
+    """The scores of several systems by several metrics.
+
+    names: of the systems, the baseline first
     by_metric: for each metric the scores of the systems
     signatures: sacreBLEU's, for each metric
     """

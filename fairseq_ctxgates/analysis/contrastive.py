@@ -44,6 +44,7 @@ from fairseq_ctxgates.analysis.scores import token_log_probs
 from fairseq_ctxgates.analysis.systems import system_names
 from fairseq_ctxgates.commands.options import CommandParser
 from fairseq_ctxgates.compat import REGISTRIES, gen_parser_from_dataclass
+from fairseq_ctxgates.configuration import as_flag
 from fairseq_ctxgates.errors import UserError, one_line
 from fairseq_ctxgates.inter_sentence.concatenated_sentences import ConcatenatedSentences
 
@@ -371,7 +372,7 @@ class ContrastiveAnalysis(Analysis):
         for name, config in configs.items():
             for option in fields(config) if config else ():
                 if getattr(args, option.name, option.default) == MISSING:
-                    raise UserError(f"--{name} {getattr(args, name)} needs --{option.name.replace('_', '-')}")
+                    raise UserError(f"--{name} {getattr(args, name)} needs {as_flag(option.name)}")
         return args
 
     def run(self, args: argparse.Namespace) -> Result:

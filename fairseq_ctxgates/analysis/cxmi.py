@@ -44,10 +44,11 @@ from fairseq_ctxgates.analysis.report import Cell, Result, Table, add_page_optio
 from fairseq_ctxgates.analysis.scores import token_log_probs
 from fairseq_ctxgates.analysis.systems import system_names
 from fairseq_ctxgates.commands.options import CommandParser
+from fairseq_ctxgates.data.subwords import GROUPED, group_subwords
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.inter_sentence.concatenated_sentences import ConcatenatedSentences
-from fairseq_ctxgates.inter_sentence.preceding_sentences import NONE, PrecedingSentences, is_shifted
-from fairseq_ctxgates.relations.extraction.words import REMOVE_BPE, words_of_tokens
+from fairseq_ctxgates.inter_sentence.preceding_rows import NONE
+from fairseq_ctxgates.inter_sentence.preceding_sentences import PrecedingSentences, is_shifted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -349,7 +350,8 @@ def places_of_words(tokens: Sequence[str], remove_bpe: str) -> List[List[int]]:
     """
     end = len(tokens) - 1
     ends: List[int] = []  # the first place after each word
-    for places in words_of_tokens(tokens[:end], remove_bpe).positions:
+    for parts in group_subwords(tokens[:end], remove_bpe):
+        places = [position for _, position in parts]
         if ends and places[0] < ends[-1]:
             ends.pop()
         ends.append(places[-1] + 1)
@@ -484,7 +486,7 @@ class CXMIAnalysis(Analysis):
         parser.add_argument(
             "--remove-bpe",
             nargs="?",
-            choices=REMOVE_BPE,
+            choices=GROUPED,
             const="subword_nmt",
             default="none",
             help="join the sub-words of --tokens to words, which gain what their tokens do",

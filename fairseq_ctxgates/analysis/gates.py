@@ -24,7 +24,6 @@ from torch import Tensor
 from fairseq_ctxgates.analysis.analysis import Analysis
 from fairseq_ctxgates.analysis.figures import label_tokens, legend_above, line_look, new_figure
 from fairseq_ctxgates.analysis.inference import (
-    Batch,
     Inference,
     add_inference_options,
     as_context_model,
@@ -35,6 +34,7 @@ from fairseq_ctxgates.analysis.page import Page, PageSentence
 from fairseq_ctxgates.analysis.report import Cell, Result, Table, add_page_option, add_report_options
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE, SOURCE, TARGET
 from fairseq_ctxgates.context_gates.gate_regularized_cross_entropy import gate_hinge, gate_sums
+from fairseq_ctxgates.data.side_stream import Batch
 from fairseq_ctxgates.errors import UserError
 
 if TYPE_CHECKING:

@@ -18,14 +18,14 @@ from fairseq_ctxgates.analysis.options import add_data_options, add_split_option
 from fairseq_ctxgates.commands.options import positive
 from fairseq_ctxgates.compat import TranslationTask
 from fairseq_ctxgates.data.data_directory import Split, find_splits, load_dictionary
+from fairseq_ctxgates.data.side_stream import Batch
 from fairseq_ctxgates.errors import UserError, one_line
+from fairseq_ctxgates.user_dir import register_models
 
 if TYPE_CHECKING:
     from fairseq_ctxgates.models.context_model import ContextModel
 
 # This package's models and tasks are imported in functions only: those of --user-dir must be registered before them.
-
-Batch = Dict[str, Any]  # what fairseq's datasets collate: tensors, numbers and, under "net_input", the model's input
 
 
 class TranslationModel(Protocol):
@@ -123,23 +123,6 @@ def parse_overrides(text: str) -> Dict[str, object]:
 def first_data_dir(data: str) -> Path:
     """The first of the data directories that an argument names (``a:b``)."""
     return Path(utils.split_paths(data)[0])
-
-
-def register_models(user_dir: Optional[str] = None) -> None:
-    """Register with fairseq the models of ``--user-dir``, then those of this package.
-
-    Raises:
-        UserError: the folder does not exist or cannot be imported.
-    """
-    package = Path(__file__).resolve().parents[1]
-    if user_dir is not None and Path(user_dir).resolve() != package:
-        try:
-            utils.import_user_module(argparse.Namespace(user_dir=user_dir))
-        except FileNotFoundError as error:
-            raise UserError(f"--user-dir {user_dir} not found: give the folder that fairseq-train was given") from error
-        except ImportError as error:
-            raise UserError(f"--user-dir {user_dir} cannot be imported: {error}") from error
-    from fairseq_ctxgates import models, tasks  # noqa: F401  register what a checkpoint may be made of
 
 
 def as_context_model(model: TranslationModel) -> Optional[ContextModel]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Callable, Dict, List, Mapping, Optional, Seque
 from tabulate import tabulate
 
 from fairseq_ctxgates.analysis.page import Page
+from fairseq_ctxgates.configuration import as_flag
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.extras import needs_extra
 from fairseq_ctxgates.files import atomic_write, is_replaced
@@ -147,7 +148,7 @@ def check_outputs(args: argparse.Namespace, options: Sequence[str] = ("json", "c
     """
     named: Dict[Path, str] = {}
     for option in options:
-        name = f"--{option.replace('_', '-')}"
+        name = as_flag(option)
         path: Optional[Path] = getattr(args, option, None)
         if path is None:
             continue

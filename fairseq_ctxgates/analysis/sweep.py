@@ -31,11 +31,11 @@ from fairseq_ctxgates.analysis.systems import (
     add_reference_options,
     bleu_metric,
     check_length,
-    join_subwords,
     read_references,
     read_translations,
 )
 from fairseq_ctxgates.commands.options import language_pair
+from fairseq_ctxgates.data.subwords import join_subwords
 from fairseq_ctxgates.errors import UserError, one_line
 from fairseq_ctxgates.files import clean_up_on_failure
 from fairseq_ctxgates.locks import exclusive

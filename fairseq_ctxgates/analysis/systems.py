@@ -7,18 +7,15 @@ import re
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple
 
-from fairseq.data import data_utils
 from sacrebleu.metrics import BLEU
 
 from fairseq_ctxgates.analysis.options import add_file_option, add_names_option
-from fairseq_ctxgates.data.data_directory import WORD_START
+from fairseq_ctxgates.data.subwords import JOINED, join_subwords
 from fairseq_ctxgates.errors import UserError, one_line
 from fairseq_ctxgates.files import read_lines
 
 # A line of fairseq-generate or fairseq-interactive: the translation, detokenized (D) or not (H), of a sentence.
 TRANSLATION = re.compile(r"(?P<kind>[DH])-(?P<number>\d+)\t-?(?:\d\S*|inf|nan)\t?(?P<text>.*)")
-SUBWORDS = ("subword_nmt", "sentencepiece", "wordpiece", "letter", "_EOW", "none")
-WORD_MARKS = {"sentencepiece": WORD_START, "wordpiece": "_", "letter": "|", "_EOW": "_EOW"}
 
 
 def add_text_options(parser: argparse.ArgumentParser) -> None:
@@ -54,10 +51,10 @@ def add_subword_option(parser: argparse.ArgumentParser) -> None:
     """The kind of sub-words that :func:`join_subwords` joins, named as in ``fairseq-generate``."""
     parser.add_argument(
         "--remove-bpe",
-        choices=SUBWORDS,
+        choices=JOINED,
         metavar="KIND",
         default="subword_nmt",
-        help=f"join the sub-words of all text: {', '.join(SUBWORDS)} (default: %(default)s, which ends them in @@)",
+        help=f"join the sub-words of all text: {', '.join(JOINED)} (default: %(default)s, which ends them in @@)",
     )
 
 
@@ -172,9 +169,3 @@ def check_length(path: object, length: int, other: object, expected: int) -> Non
     """Raise UserError unless two texts have as many sentences."""
     if length != expected:
         raise UserError(f"{path} has {length} sentences, {other} has {expected}: they must be those of one text")
-
-
-def join_subwords(lines: Sequence[str], kind: str) -> List[str]:
-    """The lines with their sub-words joined to words; ``kind`` is the value of fairseq's ``--remove-bpe``. A line
-    without the mark of a word is text already, in which fairseq would leave out the spaces."""
-    return [data_utils.post_process(line, kind) if WORD_MARKS.get(kind, "") in line else line for line in lines]

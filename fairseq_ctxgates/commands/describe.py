@@ -19,12 +19,12 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple, Type
 
 from fairseq import utils
 
-from fairseq_ctxgates.analysis.inference import register_models
 from fairseq_ctxgates.commands.options import CommandParser, language_pair, make_data_parser
 from fairseq_ctxgates.data.data_directory import Split, find_splits, fingerprint
 from fairseq_ctxgates.data.side_stream import SideStream, load_metadata
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.mechanisms import all_mechanisms
+from fairseq_ctxgates.user_dir import register_models
 from fairseq_ctxgates.version import __version__
 
 STREAM_FILE = re.compile(

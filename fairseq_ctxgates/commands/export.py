@@ -24,12 +24,12 @@ from typing import Any, Dict, List, Optional, Type
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import BaseFairseqModel
 
-from fairseq_ctxgates.analysis.inference import register_models
 from fairseq_ctxgates.commands.average_checkpoints import load_checkpoint, save_checkpoint
 from fairseq_ctxgates.commands.options import CommandParser
 from fairseq_ctxgates.compat import ARCH_MODEL_REGISTRY, LabelSmoothedCrossEntropyCriterionConfig, TranslationConfig
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.models.input_options import find_needs
+from fairseq_ctxgates.user_dir import register_models
 
 
 def get_parser() -> CommandParser:

@@ -31,7 +31,8 @@ from fairseq_ctxgates.inter_sentence.documents import (
     read_blank_line_separated,
     read_document_names,
 )
-from fairseq_ctxgates.inter_sentence.preceding_sentences import NONE, PrecedingSentences
+from fairseq_ctxgates.inter_sentence.preceding_rows import NONE
+from fairseq_ctxgates.inter_sentence.preceding_sentences import PrecedingSentences
 
 
 def get_parser() -> CommandParser:

@@ -33,10 +33,11 @@ from fairseq_ctxgates.commands.options import (
 from fairseq_ctxgates.commands.workers import add_worker_options, open_workers
 from fairseq_ctxgates.data.data_directory import Split, fingerprint
 from fairseq_ctxgates.data.side_stream_writer import Metadata, lock_streams, write_side_streams
+from fairseq_ctxgates.data.subwords import GROUPED
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import clean_up_on_failure
 from fairseq_ctxgates.processes import process_pool
-from fairseq_ctxgates.relations.extraction import EXTRACTORS, REMOVE_BPE, RelationTuple
+from fairseq_ctxgates.relations.extraction import EXTRACTORS, RelationTuple
 from fairseq_ctxgates.relations.extraction.corpus import SourceText, find_distinct_sentences
 from fairseq_ctxgates.relations.extraction.extractor import MAX_WORDS, is_too_long
 from fairseq_ctxgates.relations.extraction.json_lines import open_dump, read_tuples, tuples_line
@@ -66,7 +67,7 @@ def get_parser() -> CommandParser:
         "--remove-bpe",
         "--post-process",
         nargs="?",
-        choices=REMOVE_BPE,
+        choices=GROUPED,
         const="subword_nmt",
         default="subword_nmt",
         help="how sub-words are joined to words for the parser; words without sub-words do not change",

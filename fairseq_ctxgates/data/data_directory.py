@@ -19,8 +19,6 @@ from fairseq_ctxgates.errors import UserError, one_line
 
 ROWS_AT_ONCE = 1 << 20  # of an index, when all are gone through
 PAD = Dictionary().pad()
-WORD_START = "\u2581"  # sentencepiece: a word starts here
-SENTENCEPIECE_SHARE = 0.2  # share of types with that mark above which a dictionary is sentencepiece's
 PADDING_IN_TEXT = (
     "the text has the word <pad>, with which fairseq pads batches (grep -nF '<pad>' finds it): write it another way, "
     "and run fairseq-preprocess again"
@@ -107,13 +105,6 @@ def load_dictionary(path: Path) -> Dictionary:
         raise UserError(
             f"{path} is damaged ({one_line(error)}): copy the file that fairseq-preprocess wrote"
         ) from error
-
-
-def check_subwords(dictionary: Dictionary, path: Path, remove_bpe: str) -> None:
-    """Raise UserError where a dictionary holds the sub-words of sentencepiece, and ``--remove-bpe`` names others."""
-    marked = sum(symbol.startswith(WORD_START) for symbol in dictionary.symbols)
-    if remove_bpe != "sentencepiece" and marked > SENTENCEPIECE_SHARE * len(dictionary):
-        raise UserError(f"{path} holds the sub-words of sentencepiece: give --remove-bpe sentencepiece")
 
 
 def find_splits(data_dir: Path, source_lang: str, target_lang: str) -> List[Split]:

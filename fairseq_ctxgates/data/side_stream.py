@@ -89,8 +89,8 @@ class SideStream(ABC, Generic[Options]):
         names_target_positions: whether its rows name positions in the dataset's own targets
         names_source_positions: whether its rows name positions in the dataset's own sources
         Config: the options it adds to the task
-        saved_options: of these, those that a checkpoint keeps because its model reads its input by them, and whether a
-            model that was trained without such an option reads another input; their default is None
+        saved_options: of these, those that a checkpoint keeps because its model's input depends on them; for each,
+            whether a model trained without it reads another input. Their default is None
         filters: of these, those that leave sentences out of training
         augmentations: of these, those that change at random what is trained on
         training_options: of these, others that only training needs

@@ -13,13 +13,8 @@ from torch.utils.data import Dataset
 
 from fairseq_ctxgates.data.side_stream import Batch, TargetContext, TaskOptions
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.inter_sentence.preceding_sentences import (
-    NONE,
-    PrecedingSentences,
-    PrecedingSentencesConfig,
-    is_shifted,
-    places_in_documents,
-)
+from fairseq_ctxgates.inter_sentence.preceding_rows import NONE, places_in_documents
+from fairseq_ctxgates.inter_sentence.preceding_sentences import PrecedingSentences, PrecedingSentencesConfig, is_shifted
 from fairseq_ctxgates.inter_sentence.preceding_translations import PrecedingReferences, PrecedingTranslations
 
 Lengths = Union[int, np.ndarray]

@@ -11,7 +11,7 @@ import numpy as np
 
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import read_lines
-from fairseq_ctxgates.inter_sentence.preceding_sentences import NONE
+from fairseq_ctxgates.inter_sentence.preceding_rows import NONE
 
 
 def read_document_names(path: Path, is_empty: np.ndarray, text: object) -> np.ndarray:

@@ -21,15 +21,15 @@ class InterSentenceGate(nn.Module):
 
     Computes, after Kuang and Xiong 2018, equations 9 and 10,
 
-        z = σ(U t + C_b c_b + C_a c_a + b),   s = C_1 c_a ⊙ z + C_2 c_b ⊙ (1 - z)
+        z = σ(U q + C_b c_b + C_a c_a + b),   c = C_1 c_a ⊙ z + C_2 c_b ⊙ (1 - z)
 
-    where t is the decoder's state: in a Transformer layer what attention reads of the target context (normalised in a
+    where q is the decoder's state: in a Transformer layer what attention reads of the target context (normalised in a
     pre-norm layer), in RNNSearch [s_{t-1}; y_{t-1}]. C_2 starts as the identity, so that with z = 0 the gate gives the
     sentence's own context.
 
     Args:
-        state_dim: width of t
-        context_dim: width of c_a, c_b, z and s
+        state_dim: width of q
+        context_dim: width of c_a, c_b, z and c
         closed: z = 0, whatever is learned (an ablation)
         initial_bias: of b
     """
@@ -50,18 +50,18 @@ class InterSentenceGate(nn.Module):
     def forward(self, state: Tensor, sentence: Tensor, preceding: Tensor) -> Tuple[Tensor, Tensor]:
         """
         Args:
-            state: t, (..., state dim)
+            state: q, (..., state dim)
             sentence: c_b, (..., context dim)
             preceding: c_a, of the same shape
 
         Returns:
-            s and z, each of the shape of c_b; z is the weight of the preceding sentence, between 0 and 1
+            c and z, each of the shape of c_b; z is the weight of the preceding sentence, between 0 and 1
         """
         argument = self.from_state(state) + self.from_sentence(sentence) + self.from_preceding(preceding)
         return self.mix(argument, self.sentence_proj(sentence), self.preceding_proj(preceding))
 
     def mix(self, argument: Tensor, sentence: Tensor, preceding: Tensor) -> Tuple[Tensor, Tensor]:
-        """s and z, from what z is the logistic function of, C_2 c_b and C_1 c_a, all (..., context dim)."""
+        """c and z, from what z is the logistic function of, C_2 c_b and C_1 c_a, all (..., context dim)."""
         z = torch.zeros_like(sentence) if self.closed else torch.sigmoid(argument)
         return interpolate(sentence, preceding, z), z
 

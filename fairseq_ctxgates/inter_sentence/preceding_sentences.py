@@ -18,10 +18,11 @@ from fairseq_ctxgates.configuration import as_flag
 from fairseq_ctxgates.data.data_directory import Split
 from fairseq_ctxgates.data.side_stream import Batch, SideStream, TaskOptions
 from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.inter_sentence.coword_dropout import Draws, WithoutWords
+from fairseq_ctxgates.inter_sentence.preceding_rows import NONE, chain, read_preceding, shift
 
 logger = logging.getLogger(__name__)
 
-NONE = -1
 NULL_LENGTH = 3  # of the NULL sentence, which precedes a document's first sentence
 ContextChoice = ChoiceEnum(["own", "shifted"])
 GROUPS = 4  # of sentences of like length in a batch: more would be less padding, but more calls of the encoder
@@ -279,7 +280,7 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
         """Sentences some of whose words are unknown ones, others in each epoch."""
         assert self.draws is not None
         dictionary = self.dataset.src_dict
-        return _WithoutWords(sentences, self.options.coword_dropout, self.draws, dictionary.unk(), dictionary.eos())
+        return WithoutWords(sentences, self.options.coword_dropout, self.draws, dictionary.unk(), dictionary.eos())
 
     def set_epoch(self, epoch: int) -> None:
         if self.draws is not None:
@@ -325,53 +326,6 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
         return data_utils.collate_tokens(rows, padding, left_pad=self.dataset.left_pad_source, pad_to_multiple=multiple)
 
 
-class Draws:
-    """Random numbers for each sentence of a dataset, others in each epoch; the same in a resumed training.
-
-    Args:
-        seed: of the training
-    """
-
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-        self.epoch = 1
-
-    def of(self, number: int) -> np.random.RandomState:
-        """The random numbers of a sentence."""
-        return np.random.RandomState([self.seed % 2**32, self.epoch, number])
-
-
-class _WithoutWords(Dataset):
-    """Sentences some of whose words are the unknown word."""
-
-    def __init__(self, sentences: Any, probability: float, draws: Draws, unk: int, eos: int) -> None:
-        self.sentences = sentences
-        self.probability = probability
-        self.draws = draws
-        self.unk, self.eos = unk, eos
-
-    def __len__(self) -> int:
-        return len(self.sentences)
-
-    def __getitem__(self, index: int) -> Tensor:
-        sentence: Tensor = self.sentences[index]
-        # Apart from what else is drawn for the sentence.
-        is_dropped = self.draws.of(index).random_sample(1 + len(sentence))[1:] < self.probability
-        return sentence.masked_fill(torch.from_numpy(is_dropped) & sentence.ne(self.eos), self.unk)
-
-
-def chain(rows: np.ndarray, number: int) -> np.ndarray:
-    """The rows of several sentences before each, the nearest first, or ``NONE``, (sentences, number).
-
-    Args:
-        rows: of the one before each, or ``NONE``, (sentences,)
-    """
-    columns = [rows]
-    for _ in range(1, number):
-        columns.append(np.where(columns[-1] == NONE, NONE, rows[columns[-1]]))
-    return np.stack(columns, axis=1)
-
-
 def is_shifted(options: PrecedingSentencesConfig) -> bool:
     """Whether sentences have the preceding ones of others."""
     return str(options.preceding_context) == "shifted"
@@ -380,41 +334,6 @@ def is_shifted(options: PrecedingSentencesConfig) -> bool:
 @functools.lru_cache(maxsize=None)
 def _warn_that_lines_have_their_own() -> None:
     logger.warning("--preceding-context shifted is for binarized data: every line is read with its own preceding ones")
-
-
-def shift(rows: np.ndarray) -> np.ndarray:
-    """For each sentence that has preceding ones the rows of another's: of the one half of such sentences further on,
-    around the end.
-
-    Args:
-        rows: the nearest first, or ``NONE``, (sentences, N)
-
-    Raises:
-        UserError: there are so few that a sentence would precede itself.
-    """
-    is_preceded = rows[:, 0] != NONE
-    half = int(is_preceded.sum()) // 2
-    if is_preceded.any() and half <= rows.shape[1]:
-        raise UserError(
-            f"--preceding-context shifted: of a split's {len(rows)} sentences {is_preceded.sum()} have preceding ones, "
-            f"and for a model that reads {rows.shape[1]} it takes {2 * rows.shape[1] + 2}"
-        )
-    shifted = rows.copy()
-    shifted[is_preceded] = np.roll(rows[is_preceded], -half, axis=0)
-    return shifted
-
-
-def places_in_documents(rows: np.ndarray) -> np.ndarray:
-    """How many sentences come before each, (sentences,).
-
-    Args:
-        rows: of the one before each, or ``NONE``, (sentences,)
-    """
-    places = (rows != NONE).astype(np.int64)
-    while (rows != NONE).any():  # each round adds what is twice as far as in the last one
-        places += np.where(rows == NONE, 0, places[rows])
-        rows = np.where(rows == NONE, NONE, rows[rows])
-    return places
 
 
 def distances_of(sentences: Sequence[Tensor]) -> Tensor:
@@ -446,13 +365,3 @@ def group_sentences(distances: Tensor) -> List[Tensor]:
         places = starts[members, None] + steps
         groups.append(places.masked_fill(steps >= lengths[members, None], distances.numel()))
     return groups
-
-
-def read_preceding(rows: MMapIndexedDataset) -> np.ndarray:
-    """The element of each row of a stream, ``NONE`` where the row is empty."""
-    preceding = np.full(len(rows), NONE, dtype=np.int64)
-    is_preceded = rows.sizes > 0
-    # All at once: rows of no more than one element lie one after the other. Row by row takes a minute for ten million.
-    elements = np.frombuffer(rows._bin_buffer, dtype=rows._index.dtype, count=int(is_preceded.sum()))
-    preceding[is_preceded] = elements
-    return preceding

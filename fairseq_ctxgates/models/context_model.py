@@ -226,6 +226,11 @@ def _warm_start_source(part: Part, parameter: str, host: str) -> Optional[str]:
     return None
 
 
+def is_shared_by_beams(name: str) -> bool:
+    """Whether the beams of a sentence share an entry of the encoder's output: encodings and padding masks, by name."""
+    return name.endswith(("_out", "_padding_mask"))
+
+
 def further_encodings(
     mechanisms: Collection[Mechanism], given: EncoderInput, own: Collection[str]
 ) -> Tuple[Dict[str, Tensor], Dict[str, FurtherSentences], EncoderOut]:
@@ -243,9 +248,8 @@ def further_encodings(
     taken = {*RESERVED, *own}
 
     def take(mechanism: Mechanism, what: str, name: str, *entries: str) -> None:
-        # Beams share the entries that end so; a tensor has a row for each beam.
-        ends_as_shared = what == "tensors" and name.endswith(("_out", "_padding_mask"))
-        if ends_as_shared or taken.intersection(entries):
+        # A tensor has a row for each beam.
+        if (what == "tensors" and is_shared_by_beams(name)) or taken.intersection(entries):
             raise ValueError(f"{type(mechanism).__name__}.{what}: the name {name!r} is taken, use another one")
         taken.update(entries)
 

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from fairseq_ctxgates.compat import (
     EncoderLayer,
-    TransformerConfig,
     TransformerDecoderBase,
     TransformerEncoderBase,
     TransformerModelBase,
@@ -32,11 +31,12 @@ from fairseq_ctxgates.models.context_model import (
     embedding_parts,
     encoding_parts,
     further_encodings,
+    is_shared_by_beams,
     single_part,
 )
 from fairseq_ctxgates.models.decoder_layer import ContextDecoderLayer
 from fairseq_ctxgates.models.presets import register_presets
-from fairseq_ctxgates.models.transformer_config import ContextTransformerConfig, transformer_config
+from fairseq_ctxgates.models.transformer_config import ContextTransformerConfig, LayersConfig, transformer_config
 from fairseq_ctxgates.modules.attention import IncrementalState, run_projections
 from fairseq_ctxgates.modules.beams import sentences_of_beams
 from fairseq_ctxgates.modules.dropout import replace_dropout
@@ -55,7 +55,7 @@ SHARED = frozenset({"encoder_embedding", "encoder_states"})
 class ContextEncoderLayer(EncoderLayer):
     """fairseq's Transformer encoder layer, whose self-attention may be of a class that a mechanism asks for."""
 
-    def build_self_attention(self, embed_dim: int, cfg: TransformerConfig) -> MultiheadAttention:
+    def build_self_attention(self, embed_dim: int, cfg: LayersConfig) -> MultiheadAttention:
         """Attention of width ``embed_dim``, with the heads and dropout of the configuration."""
         attention = single_part([one.encoder_attention() for one in cfg.mechanisms], default=MultiheadAttention)
         return attention(
@@ -72,14 +72,14 @@ class ContextTransformerEncoder(TransformerEncoderBase):
     """fairseq's Transformer encoder, the same for all versions of fairseq, over embeddings that mechanisms may change.
     It also encodes what the mechanisms ask for: the source under further masks, and further sentences."""
 
-    def __init__(self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Embedding) -> None:
+    def __init__(self, cfg: LayersConfig, dictionary: Dictionary, embed_tokens: nn.Embedding) -> None:
         super().__init__(cfg, dictionary, embed_tokens)
         self.mechanisms: Sequence[Mechanism] = cfg.mechanisms
         self.attention_heads = cfg.encoder.attention_heads
         self.embedding_parts = embedding_parts(cfg.mechanisms, "encoder", embed_tokens, dictionary, self.embed_scale)
         self.encoding_parts = encoding_parts(cfg.mechanisms, cfg.encoder.embed_dim)
 
-    def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
+    def build_encoder_layer(self, cfg: LayersConfig) -> nn.Module:
         return _wrap_layer(ContextEncoderLayer(cfg), cfg)
 
     def forward_embedding(self, src_tokens: Tensor, token_embedding: Optional[Tensor] = None) -> Tuple[Tensor, Tensor]:
@@ -180,7 +180,7 @@ class ContextTransformerEncoder(TransformerEncoderBase):
         sentences = sentences_of_beams(new_order, sentence_count, row_count)
         reordered = {}
         for name, tensors in encoder_out.items():
-            is_shared = name in SHARED or name.endswith(("_out", "_padding_mask"))
+            is_shared = name in SHARED or is_shared_by_beams(name)
             chosen = sentences if is_shared else new_order
             batch = 1 if name.endswith("_out") or name == "encoder_states" else 0
             reordered[name] = tensors if chosen is None else [one.index_select(batch, chosen) for one in tensors]
@@ -219,7 +219,7 @@ class ContextTransformerDecoder(ContextDecoder, TransformerDecoderBase):
     """fairseq's Transformer decoder over :class:`ContextDecoderLayer` and embeddings that mechanisms may change. It has
     a short loop over the layers, because fairseq's throws away what parts return."""
 
-    def __init__(self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Embedding) -> None:
+    def __init__(self, cfg: LayersConfig, dictionary: Dictionary, embed_tokens: nn.Embedding) -> None:
         super().__init__(cfg, dictionary, embed_tokens)
         self.embedding_parts = embedding_parts(cfg.mechanisms, "decoder", embed_tokens, dictionary, self.embed_scale)
         # Whose attention is returned, from 0, and the mean of how many heads (None: all).
@@ -236,7 +236,7 @@ class ContextTransformerDecoder(ContextDecoder, TransformerDecoderBase):
                 "keep all"
             )
 
-    def build_decoder_layer(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> nn.Module:
+    def build_decoder_layer(self, cfg: LayersConfig, no_encoder_attn: bool = False) -> nn.Module:
         # TransformerDecoderBase builds its layers in order, so the attribute counts them.
         self._layers_built = getattr(self, "_layers_built", 0) + 1
         return _wrap_layer(ContextDecoderLayer(cfg, number=self._layers_built), cfg)
@@ -362,7 +362,7 @@ class ContextTransformerModel(ContextModel, TransformerModelBase):
     Config = ContextTransformerConfig
 
     def __init__(
-        self, cfg: TransformerConfig, encoder: ContextTransformerEncoder, decoder: ContextTransformerDecoder
+        self, cfg: LayersConfig, encoder: ContextTransformerEncoder, decoder: ContextTransformerDecoder
     ) -> None:
         super().__init__(cfg, encoder, decoder)
         self.mechanisms, self.unread_options = cfg.mechanisms, cfg.unread_options
@@ -384,18 +384,18 @@ class ContextTransformerModel(ContextModel, TransformerModelBase):
 
     @classmethod
     def build_encoder(
-        cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding
+        cls, cfg: LayersConfig, src_dict: Dictionary, embed_tokens: nn.Embedding
     ) -> ContextTransformerEncoder:
         return ContextTransformerEncoder(cfg, src_dict, embed_tokens)
 
     @classmethod
     def build_decoder(
-        cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding
+        cls, cfg: LayersConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding
     ) -> ContextTransformerDecoder:
         return ContextTransformerDecoder(cfg, tgt_dict, embed_tokens)
 
 
-def use_onednn(model: ContextTransformerModel, config: TransformerConfig) -> None:
+def use_onednn(model: ContextTransformerModel, config: LayersConfig) -> None:
     """Let a CPU compute large products by oneDNN where that is faster, with the quantization noise that they have."""
     noise = config.quant_noise
     if not noise.scalar:  # fairseq puts it on linear layers of torch's own class
@@ -408,7 +408,7 @@ def use_onednn(model: ContextTransformerModel, config: TransformerConfig) -> Non
             run_projections(model.encoder)
 
 
-def _wrap_layer(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:
+def _wrap_layer(layer: nn.Module, cfg: LayersConfig) -> nn.Module:
     """What fairseq does to each layer it builds: activation checkpointing, and wrapping for fully sharded training."""
     if cfg.checkpoint_activations:
         layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)

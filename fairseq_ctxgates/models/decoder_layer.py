@@ -7,9 +7,10 @@ from typing import Optional, Sequence, Tuple
 
 from torch import Tensor
 
-from fairseq_ctxgates.compat import TransformerConfig, TransformerDecoderLayerBase
+from fairseq_ctxgates.compat import TransformerDecoderLayerBase
 from fairseq_ctxgates.mechanism import Mechanism
 from fairseq_ctxgates.models.context_model import single_part
+from fairseq_ctxgates.models.transformer_config import LayersConfig
 from fairseq_ctxgates.modules.attention import EncodedSentence, IncrementalState, SentenceAttention, attend
 from fairseq_ctxgates.modules.norm_order import NormOrder, SublayerNorm
 from fairseq_ctxgates.modules.quantization_noise import add_quantization_noise
@@ -29,11 +30,11 @@ class ContextDecoderLayer(TransformerDecoderLayerBase):
     Its modules and parameter names are fairseq's, so that a plain Transformer's checkpoint fits. Mechanisms add parts.
 
     Args:
-        cfg: the model's, with ``mechanisms`` and ``decoder_norm_order``
+        cfg: the model's
         number: of this layer, from 1 at the bottom
     """
 
-    def __init__(self, cfg: TransformerConfig, number: int) -> None:
+    def __init__(self, cfg: LayersConfig, number: int) -> None:
         super().__init__(cfg)
         self.number = number
         self.norm_order = NormOrder(cfg.decoder_norm_order)
@@ -48,7 +49,7 @@ class ContextDecoderLayer(TransformerDecoderLayerBase):
         for part in every_part:
             add_quantization_noise(part, cfg.quant_noise.pq, cfg.quant_noise.pq_block_size)
 
-    def build_encoder_attention(self, embed_dim: int, cfg: TransformerConfig) -> SentenceAttention:
+    def build_encoder_attention(self, embed_dim: int, cfg: LayersConfig) -> SentenceAttention:
         """As fairseq's, of the class that beams share."""
         return SentenceAttention(
             embed_dim,

@@ -24,6 +24,7 @@ from fairseq_ctxgates.models.context_model import (
     embedding_parts,
     encoding_parts,
     further_encodings,
+    is_shared_by_beams,
 )
 from fairseq_ctxgates.models.presets import register_presets
 from fairseq_ctxgates.models.recurrent_decoder_cell import RecurrentDecoderCell, Step, StepMemory
@@ -35,7 +36,7 @@ from fairseq_ctxgates.modules.deep_output import DeepOutput
 from fairseq_ctxgates.modules.dropout import Dropout
 from fairseq_ctxgates.modules.gated_recurrent_unit import BidirectionalGRU
 from fairseq_ctxgates.modules.linear import replace_linear
-from fairseq_ctxgates.parts import RecurrentWidths, embed_words, stack_steps
+from fairseq_ctxgates.parts import RecurrentWidths, Returned, embed_words
 
 # What the encoder returns; mechanisms add to it.
 OWN_ENCODER_OUT = frozenset(["encoder_out", "encoder_padding_mask", "first_backward"])
@@ -223,12 +224,17 @@ class RNNSearchEncoder(FairseqEncoder):
         sentences = sentences_of_beams(new_order, len(annotations), len(rows))
         reordered = {}
         for name, tensors in encoder_out.items():
-            chosen = sentences if name.endswith(("_out", "_padding_mask")) else new_order
+            chosen = sentences if is_shared_by_beams(name) else new_order
             reordered[name] = tensors if chosen is None else [tensor.index_select(0, chosen) for tensor in tensors]
         return reordered
 
     def max_positions(self) -> int:
         return int(self.max_source_positions)
+
+
+def stack_steps(returned: Sequence[Returned]) -> Returned:
+    """What a part returned in each step, (rows, width), as one tensor, (target length, rows, width), by name."""
+    return {name: torch.stack([step[name] for step in returned]) for name in returned[0]}
 
 
 def pack(sentences: Sequence[Tensor], padding_idx: int) -> Tuple[Tensor, Tensor, Tensor]:

@@ -12,9 +12,9 @@ from typing import Any, Dict, List, Optional, Tuple, Type
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
 from fairseq_ctxgates.compat import TransformerConfig
-from fairseq_ctxgates.configuration import plain
+from fairseq_ctxgates.configuration import as_flag, plain
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.mechanism import TRANSFORMER, build_mechanisms
+from fairseq_ctxgates.mechanism import TRANSFORMER, Mechanism, build_mechanisms
 from fairseq_ctxgates.mechanisms import all_mechanisms
 from fairseq_ctxgates.models.warm_start import WarmStartConfig
 from fairseq_ctxgates.modules.norm_order import NormOrder
@@ -59,7 +59,7 @@ def _flat_fields(config: Type[FairseqDataclass], prefix: str = "") -> List[FlatF
         if isinstance(option.type, type) and issubclass(option.type, FairseqDataclass):
             flat += _flat_fields(option.type, prefix=f"{name}_")
         elif name in _DERIVED:
-            metadata = {"help": f"default: that of --{_DERIVED[name].replace('_', '-')}"}
+            metadata = {"help": f"default: that of {as_flag(_DERIVED[name])}"}
             flat.append((name, Optional[int], field(default=None, metadata=metadata)))
         else:
             flat.append((name, Optional[str] if name in _AS_TEXT else option.type, _copy(option)))
@@ -77,6 +77,17 @@ _OWN = (
     DecoderNormOrderConfig,
     WarmStartConfig,
 )
+
+
+class LayersConfig(TransformerConfig):
+    """fairseq's nested configuration, and beside it what the layers follow: the mechanisms that are on, the options
+    that would do nothing (see :meth:`Mechanism.unread_options`), and the decoder's norm order."""
+
+    mechanisms: Tuple[Mechanism, ...]
+    unread_options: Dict[str, str]
+    decoder_norm_order: str
+
+
 ContextTransformerConfig = make_dataclass(
     "ContextTransformerConfig",
     [option for config in (TransformerConfig, *_OWN) for option in _flat_fields(config)],
@@ -101,9 +112,8 @@ def stock_options(flat: FairseqDataclass) -> Dict[str, Any]:
     return {name: values[name] for name, _, _ in _flat_fields(TransformerConfig)}
 
 
-def transformer_config(flat: FairseqDataclass) -> TransformerConfig:
-    """fairseq's nested configuration from the flat one, derived defaults filled in, with ``mechanisms``, those that are
-    on, ``unread_options`` and ``decoder_norm_order`` added to it. Enumerations are plain strings.
+def transformer_config(flat: FairseqDataclass) -> LayersConfig:
+    """The nested configuration from the flat one, derived defaults filled in. Enumerations are plain strings.
 
     Raises:
         UserError: options contradict each other, or would do nothing.
@@ -113,8 +123,9 @@ def transformer_config(flat: FairseqDataclass) -> TransformerConfig:
     kept = values["decoder_layers_to_keep"]
     num_layers = len(kept.split(",")) if kept else values["decoder_layers"]
     mechanisms = build_mechanisms(all_mechanisms(), TRANSFORMER, Namespace(**values), num_layers)
-    cfg = TransformerConfig.from_namespace(Namespace(**values))
-    cfg.decoder_norm_order, cfg.mechanisms, cfg.unread_options = norm_order, *mechanisms
+    cfg: LayersConfig = LayersConfig.from_namespace(Namespace(**values))
+    cfg.mechanisms, cfg.unread_options = mechanisms
+    cfg.decoder_norm_order = norm_order
     return cfg
 
 

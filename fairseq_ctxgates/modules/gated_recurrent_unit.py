@@ -16,7 +16,8 @@ def gru(state: Tensor, inputs: Tensor, recurrent: Tensor) -> Tensor:
         r = σ(x_r + h_r),   u = σ(x_u + h_u),   n = tanh(x_n + r ⊙ h_n),   s' = (1 - u) ⊙ n + u ⊙ s
 
     This is torch's GRU, and that of Tu et al.'s published program. Bahdanau et al. (2015) have U (r ⊙ s) where here
-    r ⊙ (U s) is, which would take a second product in each step, after the first.
+    r ⊙ (U s) is, which would take a second product in each step, after the first; and their z lets the new state in,
+    where u keeps the old one.
 
     Args:
         state: s, (rows, state dim)

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from fairseq_ctxgates.compat import MMapIndexedDataset
 from fairseq_ctxgates.configuration import as_flag
-from fairseq_ctxgates.data.data_directory import Split, check_subwords
+from fairseq_ctxgates.data.data_directory import Split
 from fairseq_ctxgates.data.side_stream import Batch, SideStream, TaskOptions, load_whole_metadata
+from fairseq_ctxgates.data.subwords import check_subwords
 from fairseq_ctxgates.errors import UserError
 
 if TYPE_CHECKING:
@@ -189,9 +190,8 @@ class Relations(SideStream[RelationsConfig]):
         for mask, index, sentence, length in zip(masks, batch["id"].tolist(), tokens.numpy(), lengths):
             start = size - length if self.dataset.left_pad_source else 0
             place = slice(start, start + length)
-            mask[place, place] = relation_mask(np.asarray(self.rows[index]), length, kind)
-            if str(kind) == "shifted":
-                mask[place, place] = shift_mask(mask[place, place], sentence[place])
+            of_sentence = relation_mask(np.asarray(self.rows[index]), length, kind == "word")
+            mask[place, place] = shift_mask(of_sentence, sentence[place]) if kind == "shifted" else of_sentence
         batch["net_input"]["relation_mask"] = torch.from_numpy(masks)
 
 
@@ -219,14 +219,14 @@ def pack_tuples(tuples: Sequence[Sequence[int]]) -> np.ndarray:
     return np.array(packed, dtype=np.int32)
 
 
-def relation_mask(row: np.ndarray, length: int, kind: Optional[str] = "pair") -> np.ndarray:
+def relation_mask(row: np.ndarray, length: int, across_tuples: bool = False) -> np.ndarray:
     """Which positions of a sentence may see each other in its relation encoding (Li, Zhu et al. 2022, section 3.1).
 
     Args:
         row: the sentence's tuples, of :func:`pack_tuples`; positions that ``--truncate-source`` has cut off count
             nothing
         length: how many tokens there are, end of sentence included
-        kind: ``word``: i sees j if each of them is in any tuple; otherwise: if both are in one tuple
+        across_tuples: whether i sees j if each of them is in any tuple; otherwise both must be in the same one
 
     Returns:
         M, (length, length), bool; a position in no tuple sees itself only, as end of sentence does; without tuples
@@ -236,7 +236,7 @@ def relation_mask(row: np.ndarray, length: int, kind: Optional[str] = "pair") ->
     is_word = ~is_end & (row < length - 1)
     if not is_word.any():
         return np.ones((length, length), dtype=bool)
-    tuple_of = np.cumsum(is_end)[is_word] * (str(kind) != "word")
+    tuple_of = np.cumsum(is_end)[is_word] * (not across_tuples)
     member = np.zeros((tuple_of.max() + 1, length), dtype=np.float32)
     member[tuple_of, row[is_word]] = 1
     mask = member.T @ member > 0

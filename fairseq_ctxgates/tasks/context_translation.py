@@ -431,7 +431,7 @@ def _is_there(split: Split, lang: str) -> bool:
 
 
 def _max_positions(model: BaseFairseqModel) -> Tuple[float, float]:
-    """Of source and target."""
+    """The greatest lengths of source and target that a model reads."""
     positions = model.max_positions()
     return positions if isinstance(positions, tuple) else (math.inf, math.inf)  # others have no source of their own
 

@@ -21,7 +21,7 @@ from fairseq_ctxgates.analysis.bleu_by_unknowns import unknown_words
 from fairseq_ctxgates.analysis.buckets import Buckets, bucket_figure, score_buckets
 from fairseq_ctxgates.analysis.compare import comparison_figure, paired_bootstrap
 from fairseq_ctxgates.analysis.metrics import SentencesOfDocuments, WholeDocuments, join_documents
-from fairseq_ctxgates.analysis.systems import join_subwords
+from fairseq_ctxgates.data.subwords import join_subwords
 from fairseq_ctxgates.errors import UserError
 from tests.helpers.corpus import binarize, make_dictionary
 

@@ -61,20 +61,20 @@ WORD = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "expected"), [("pair", PAIR), (None, PAIR), ("word", WORD)])
-def test_two_tuples_that_share_a_word(kind: str | None, expected: List[str]) -> None:
-    assert draw(relation_mask(pack_tuples(TUPLES), 9, kind)) == expected
+@pytest.mark.parametrize(("across_tuples", "expected"), [(False, PAIR), (True, WORD)])
+def test_two_tuples_that_share_a_word(across_tuples: bool, expected: List[str]) -> None:
+    assert draw(relation_mask(pack_tuples(TUPLES), 9, across_tuples)) == expected
 
 
-@pytest.mark.parametrize("kind", ["pair", "word"])
-def test_no_tuples(kind: str) -> None:
-    assert draw(relation_mask(pack_tuples([]), 3, kind)) == ["xxx"] * 3
-    assert draw(relation_mask(pack_tuples([[]]), 1, kind)) == ["x"]
+@pytest.mark.parametrize("across_tuples", [False, True])
+def test_no_tuples(across_tuples: bool) -> None:
+    assert draw(relation_mask(pack_tuples([]), 3, across_tuples)) == ["xxx"] * 3
+    assert draw(relation_mask(pack_tuples([[]]), 1, across_tuples)) == ["x"]
 
 
-@pytest.mark.parametrize("kind", ["pair", "word"])
-def test_a_tuple_of_one_word(kind: str) -> None:
-    assert draw(relation_mask(pack_tuples([[1]]), 4, kind)) == ["x...", ".x..", "..x.", "...x"]
+@pytest.mark.parametrize("across_tuples", [False, True])
+def test_a_tuple_of_one_word(across_tuples: bool) -> None:
+    assert draw(relation_mask(pack_tuples([[1]]), 4, across_tuples)) == ["x...", ".x..", "..x.", "...x"]
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,10 @@ from fairseq_ctxgates.relations.extraction.extractor import (
     RelationTuple,
     relations_of_tokens,
 )
-from fairseq_ctxgates.relations.extraction.words import REMOVE_BPE, Words, words_of_tokens
+from fairseq_ctxgates.relations.extraction.words import Words, words_of_tokens
 
 __all__ = [
     "EXTRACTORS",
-    "REMOVE_BPE",
     "NotParsed",
     "RelationExtractor",
     "RelationTuple",

@@ -8,7 +8,8 @@ from typing import Iterator, List, Sequence, Tuple
 import numpy as np
 from tqdm import tqdm
 
-from fairseq_ctxgates.data.data_directory import PAD, PADDING_IN_TEXT, Split, check_subwords
+from fairseq_ctxgates.data.data_directory import PAD, PADDING_IN_TEXT, Split
+from fairseq_ctxgates.data.subwords import check_subwords
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations.extraction.words import Words, words_of_tokens
 

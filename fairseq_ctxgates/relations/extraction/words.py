@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Iterator, List, NamedTuple, Sequence, Tuple
+from typing import List, NamedTuple, Sequence
 
-from fairseq_ctxgates.data.data_directory import WORD_START
-
-SUBWORD_MARK = "@@"  # subword-nmt: the word continues in the next token
-# How sub-words are joined: values of fairseq's --remove-bpe (--post-process).
-REMOVE_BPE = ("subword_nmt", "sentencepiece", "none")
+from fairseq_ctxgates.data.subwords import group_subwords
 
 UNKNOWN_TOKEN = "<unk>"
 UNKNOWN_WORD = "unk"  # sent to the parser: not in its vocabulary, so the parser uses the context
@@ -59,51 +55,13 @@ def words_of_tokens(tokens: Sequence[str], remove_bpe: str = "subword_nmt") -> W
 
     Args:
         tokens: tokens of the dictionary, without end of sentence
-        remove_bpe: one of ``REMOVE_BPE``
+        remove_bpe: see :func:`group_subwords`
     """
     words, positions, is_unknown = [], [], []
-    for parts in _SPLITTERS[remove_bpe](tokens):
+    for parts in group_subwords(tokens, remove_bpe):
         texts = [text for text, _ in parts]
         unknown = UNKNOWN_TOKEN in texts
         words.append(unescape("".join(text for text in texts if text != UNKNOWN_TOKEN)) or UNKNOWN_WORD)
         positions.append([position for _, position in parts])
         is_unknown.append(unknown)
     return Words(words, positions, is_unknown)
-
-
-Parts = List[Tuple[str, int]]  # the text and the position of each token of a word
-
-
-def _split_subword_nmt(tokens: Sequence[str]) -> Iterator[Parts]:
-    parts: Parts = []
-    for position, token in enumerate(tokens):
-        continues = token.endswith(SUBWORD_MARK)
-        parts.append((token[: -len(SUBWORD_MARK)] if continues else token, position))
-        if not continues:
-            yield parts
-            parts = []
-    if parts:
-        yield parts
-
-
-def _split_sentencepiece(tokens: Sequence[str]) -> Iterator[Parts]:
-    """A token may contain the parts of several words; it then belongs to each of these words."""
-    parts: Parts = []
-    for position, token in enumerate(tokens):
-        rest, *starts = token.split(WORD_START)
-        if rest:
-            parts.append((rest, position))
-        for text in starts:
-            if any(part for part, _ in parts):
-                yield parts
-                parts = []
-            parts.append((text, position))
-    if any(part for part, _ in parts):
-        yield parts
-
-
-def _split_none(tokens: Sequence[str]) -> Iterator[Parts]:
-    return ([(token, position)] for position, token in enumerate(tokens))
-
-
-_SPLITTERS = dict(zip(REMOVE_BPE, (_split_subword_nmt, _split_sentencepiece, _split_none)))

@@ -10,7 +10,7 @@ import pytest
 
 from fairseq_ctxgates.commands.preceding_sentences import main as preceding_sentences
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.inter_sentence.preceding_sentences import places_in_documents
+from fairseq_ctxgates.inter_sentence.preceding_rows import places_in_documents
 from tests.helpers.corpus import make_dictionary, write_split
 from tests.helpers.preceding_sentences import (
     CORPORA,

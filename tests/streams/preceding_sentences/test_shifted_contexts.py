@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.inter_sentence.preceding_sentences import shift
+from fairseq_ctxgates.inter_sentence.preceding_rows import shift
 from tests.helpers.preceding_sentences import (
     CORPORA,
     NULL,

@@ -1,0 +1,70 @@
+"""The words that sub-words make up, in text and in rows of tokens, by the values of fairseq's ``--remove-bpe``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Iterator, List, Sequence, Tuple
+
+from fairseq.data import Dictionary, data_utils
+
+from fairseq_ctxgates.errors import UserError
+
+JOINED = ("subword_nmt", "sentencepiece", "wordpiece", "letter", "_EOW", "none")  # of join_subwords
+GROUPED = ("subword_nmt", "sentencepiece", "none")  # of group_subwords
+SUBWORD_MARK = "@@"  # subword-nmt: the word continues in the next token
+WORD_START = "\u2581"  # sentencepiece: a word starts here
+WORD_MARKS = {"sentencepiece": WORD_START, "wordpiece": "_", "letter": "|", "_EOW": "_EOW"}
+SENTENCEPIECE_SHARE = 0.2  # share of types with that mark above which a dictionary is sentencepiece's
+
+Parts = List[Tuple[str, int]]  # the text, without marks, and the position of each token of a word
+
+
+def check_subwords(dictionary: Dictionary, path: Path, remove_bpe: str) -> None:
+    """Raise UserError where a dictionary holds the sub-words of sentencepiece, and ``--remove-bpe`` names others."""
+    marked = sum(symbol.startswith(WORD_START) for symbol in dictionary.symbols)
+    if remove_bpe != "sentencepiece" and marked > SENTENCEPIECE_SHARE * len(dictionary):
+        raise UserError(f"{path} holds the sub-words of sentencepiece: give --remove-bpe sentencepiece")
+
+
+def join_subwords(lines: Sequence[str], kind: str) -> List[str]:
+    """The lines with their sub-words joined to words; ``kind`` is one of ``JOINED``. A line
+    without the mark of a word is text already, in which fairseq would leave out the spaces."""
+    return [data_utils.post_process(line, kind) if WORD_MARKS.get(kind, "") in line else line for line in lines]
+
+
+def group_subwords(tokens: Sequence[str], kind: str) -> Iterator[Parts]:
+    """The words of a row of tokens, each the parts of it that its tokens are; ``kind`` is one of ``GROUPED``."""
+    split = {"subword_nmt": _split_subword_nmt, "sentencepiece": _split_sentencepiece, "none": _split_none}[kind]
+    return split(tokens)
+
+
+def _split_subword_nmt(tokens: Sequence[str]) -> Iterator[Parts]:
+    parts: Parts = []
+    for position, token in enumerate(tokens):
+        continues = token.endswith(SUBWORD_MARK)
+        parts.append((token[: -len(SUBWORD_MARK)] if continues else token, position))
+        if not continues:
+            yield parts
+            parts = []
+    if parts:
+        yield parts
+
+
+def _split_sentencepiece(tokens: Sequence[str]) -> Iterator[Parts]:
+    """A token may contain the parts of several words; it then belongs to each of these words."""
+    parts: Parts = []
+    for position, token in enumerate(tokens):
+        rest, *starts = token.split(WORD_START)
+        if rest:
+            parts.append((rest, position))
+        for text in starts:
+            if any(part for part, _ in parts):
+                yield parts
+                parts = []
+            parts.append((text, position))
+    if any(part for part, _ in parts):
+        yield parts
+
+
+def _split_none(tokens: Sequence[str]) -> Iterator[Parts]:
+    return ([(token, position)] for position, token in enumerate(tokens))
