@@ -24,6 +24,7 @@ from fairseq_ctxgates.analysis.report import Cell, Result, Table, add_report_opt
 from fairseq_ctxgates.analysis.systems import (
     add_text_options,
     bleu_metric,
+    check_columns,
     check_length,
     read_sentences,
     read_systems_and_references,
@@ -77,6 +78,9 @@ def _rising_numbers(text: str, least: int) -> Tuple[int, ...]:
     return numbers
 
 
+SENTENCE_COLUMNS = {"sentences": "", "%": ".1f"}  # of each bucket, beside the systems'
+
+
 @dataclass(frozen=True)
 class BucketScores:
     """The BLEU of several systems in each bucket of sentences.
@@ -105,7 +109,7 @@ class BucketScores:
 
     def table(self, unit: str) -> Table:
         """A row for each bucket and one for all: sentences, their share, the systems' BLEU and their differences."""
-        columns = {unit: "", "sentences": "", "%": ".1f", **dict.fromkeys(self.names, ".1f")}
+        columns = {unit: "", **SENTENCE_COLUMNS, **dict.fromkeys(self.names, ".1f")}
         columns.update({f"Δ {name}": "+.1f" for name in self.names[1:]})
         number = sum(self.sentences)
         rows: List[List[Cell]] = []
@@ -261,6 +265,7 @@ class BucketAnalysis(Analysis):
     def run(self, args: argparse.Namespace) -> Result:
         """Score every system in every bucket."""
         systems, references = read_systems_and_references(args)
+        check_columns([name for name, _ in systems], [self.unit, *SENTENCE_COLUMNS])
         source, dictionary = read_source(args)
         text = str(args.source or f"{args.gen_subset} of {args.data}")
         check_length(text, len(source), args.ref[0], len(references[0]))

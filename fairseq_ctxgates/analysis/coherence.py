@@ -324,8 +324,8 @@ class CoherenceAnalysis(Analysis):
             raise UserError(f"no two sentences of {args.ref} are of one document: there is nothing to compare")
 
         def prepare(line: str) -> Words:
-            (joined,) = join_subwords([line.lower() if args.lowercase else line], args.remove_bpe)
-            return joined.split()
+            (joined,) = join_subwords([line], args.remove_bpe)
+            return (joined.lower() if args.lowercase else joined).split()
 
         vectors = get_vectors(args, prepare)
         found = {

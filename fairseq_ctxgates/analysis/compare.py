@@ -48,8 +48,8 @@ class Score:
 
     score: over the whole text
     mean, half_width: of the 95% interval over the resamples
-    p: how often, were both systems equal, a difference as large would be drawn; None for the baseline, and for
-        translations equal to the baseline's
+    p: how often, were both systems equal, a difference as large would be drawn; None for the baseline, for
+        translations equal to the baseline's, and for a single sentence
     """
 
     score: float
@@ -121,16 +121,20 @@ def paired_bootstrap(
         n_samples=resamples,
     )
     signatures, results = test()
-    by_metric = {metric: [_score(result, results[metric][0]) for result in results[metric]] for metric in signatures}
+    is_one = len(references[0]) == 1  # of which all resamples are the same
+    by_metric = {
+        metric: [_score(result, results[metric][0], has_p=not is_one) for result in results[metric]]
+        for metric in signatures
+    }
     return Scores([name for name, _ in systems], by_metric, {metric: str(signatures[metric]) for metric in signatures})
 
 
-def _score(result: Union[str, PairedResult], baseline: Union[str, PairedResult]) -> Score:
+def _score(result: Union[str, PairedResult], baseline: Union[str, PairedResult], has_p: bool) -> Score:
     assert isinstance(result, PairedResult) and isinstance(baseline, PairedResult)  # text is the systems' names only
     assert result.mean is not None and result.ci is not None
     # Where all resamples are equal to the baseline's, sacreBLEU gives the lowest possible p.
     differs = (result.score, result.mean, result.ci) != (baseline.score, baseline.mean, baseline.ci)
-    p = float(result.p_value) if differs and result.p_value is not None else None
+    p = float(result.p_value) if has_p and differs and result.p_value is not None else None
     return Score(float(result.score), float(result.mean), float(result.ci), p)
 
 
@@ -150,8 +154,8 @@ def metric_and_file(text: str) -> Tuple[str, Path]:
     metric, is_there, path = text.partition("=")
     if not metric or not is_there or not path:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form METRIC=FILE")
-    if metric in SACREBLEUS:
-        raise argparse.ArgumentTypeError(f"{text!r}: {metric} is sacreBLEU's, give the metric another name")
+    if metric in (*SACREBLEUS, "system"):
+        raise argparse.ArgumentTypeError(f"{text!r}: the table has a column {metric}, give the metric another name")
     return metric, Path(path)
 
 

@@ -41,7 +41,7 @@ from fairseq_ctxgates.analysis.inference import (
 from fairseq_ctxgates.analysis.options import add_file_option, add_names_option
 from fairseq_ctxgates.analysis.report import Cell, Result, Table, add_report_options
 from fairseq_ctxgates.analysis.scores import token_log_probs
-from fairseq_ctxgates.analysis.systems import system_names
+from fairseq_ctxgates.analysis.systems import check_columns, system_names
 from fairseq_ctxgates.commands.options import CommandParser
 from fairseq_ctxgates.compat import REGISTRIES, gen_parser_from_dataclass
 from fairseq_ctxgates.configuration import as_flag
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 ALL = "all"
 OPTIONS_WITH_FILES = ("--contrastive", "--preceding", "--preceding-target")  # options with one or more files
+EXAMPLE_COLUMNS = {"examples": "", "number": ",d", "guessing": ".3f"}  # of each group, beside the systems'
 ENCODERS = {"tokenizer": encoders.build_tokenizer, "bpe": encoders.build_bpe}
 
 # --- text to tokens
@@ -274,7 +275,7 @@ def accuracy_figure(groups: Sequence[GroupAccuracy], names: Sequence[str]) -> Fi
 
 def summary_table(groups: Sequence[GroupAccuracy], names: Sequence[str]) -> Table:
     """A row for each group."""
-    columns = {"examples": "", "number": ",d", "guessing": ".3f", **{name: "" for name in names}}
+    columns = {**EXAMPLE_COLUMNS, **{name: "" for name in names}}
     rows: List[List[Cell]] = [
         [group.name, group.examples, group.chance, *(accuracy.text(".3f") for accuracy in group.accuracies)]
         for group in groups
@@ -379,6 +380,7 @@ class ContrastiveAnalysis(Analysis):
         """Score every translation with every model."""
         paths = checkpoint_paths(args)
         names = system_names(paths, args.names)
+        check_columns(names, EXAMPLE_COLUMNS)
         check_overrides(args, paths, reads_lines=True)
         systems = [score_test_set(args, path) for path in paths]
         (examples, _), *_ = systems  # they differ in how many sentences precede each example only

@@ -157,11 +157,13 @@ def without_context(args: argparse.Namespace, path: str, inference: Inference) -
     """The model of ``--baseline-path``; else the same model with other sentences' preceding ones, or without any.
 
     Raises:
-        UserError: ``--model-overrides`` has the option that takes these away, or the model reads other sentences'
-            already.
+        UserError: the former translates in another direction, ``--model-overrides`` has the option that takes these
+            away, or the model reads other sentences' already.
     """
     if args.baseline_path:
-        return Inference.from_options(args, path=args.baseline_path)
+        baseline = Inference.from_options(args, path=args.baseline_path)
+        baseline.check_direction(path, inference.direction)
+        return baseline
     overrides = {"inter_sentence_ablation": "null"} if reads_preceding(inference.model) else {}
     for name in overrides.keys() & args.model_overrides.keys():
         raise UserError(
@@ -504,8 +506,11 @@ class CXMIAnalysis(Analysis):
         check_overrides(args, [*paths, *baselines])
         models: List[Measured] = []
         document = Document()
+        direction = ""
         for name, path in zip(system_names(paths, args.names), paths):
             inference = Inference.from_options(args, path=path)
+            direction = direction or inference.direction
+            inference.check_direction(paths[0], direction)
             check_reads_context(inference)
             baseline = without_context(args, path, inference)
             if (args.figure or args.html) and not models:

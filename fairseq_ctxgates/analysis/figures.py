@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
+import logging
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Dict, Iterator, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+logger = logging.getLogger(__name__)
 
 DOTS_PER_INCH = 150
 # Colours that readers with red-green colour blindness can tell apart (Okabe and Ito 2008); the baseline has the first.
@@ -18,6 +23,14 @@ HATCHES = ("", "////", "....")
 LINE_STYLES = ("-", "--", ":")
 
 Interval = Tuple[Optional[float], Optional[float]]
+
+
+# Fonts with the characters of Chinese, Japanese and Korean, one of which most systems have.
+WIDE_FONTS = (
+    *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans CJK KR", "Noto Sans SC", "Noto Sans JP", "Source Han Sans SC"),
+    *("WenQuanYi Micro Hei", "WenQuanYi Zen Hei", "Droid Sans Fallback", "IPAGothic", "Unifont"),
+    *("PingFang SC", "Hiragino Sans", "Microsoft YaHei", "SimHei", "Arial Unicode MS"),
+)
 
 
 class Bar(NamedTuple):
@@ -38,6 +51,31 @@ def new_figure(width: float, height: float) -> Figure:
     figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, constrained_layout=True)
     FigureCanvasAgg(figure)
     return figure
+
+
+@contextmanager
+def text_as_it_is() -> Iterator[None]:
+    """While figures are drawn and written: a ``$`` of the text begins no formula, characters that matplotlib's own font
+    lacks are of an installed one, and a warning says what to install where there is none."""
+    import matplotlib
+    from matplotlib import font_manager
+
+    installed = {font.name for font in font_manager.fontManager.ttflist}
+    fonts = [*matplotlib.rcParams["font.family"], *(font for font in WIDE_FONTS if font in installed)]
+    with matplotlib.rc_context({"text.parse_math": False, "font.family": fonts}):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            yield
+    missing = [warning for warning in caught if "missing from" in str(warning.message)]
+    if missing:
+        logger.warning(
+            "no installed font has %d characters of a figure, which are drawn as boxes: install one, for Chinese, "
+            "Japanese and Korean such as Noto Sans CJK (Debian's package fonts-noto-cjk)",
+            len({str(warning.message) for warning in missing}),
+        )
+    for warning in caught:
+        if warning not in missing:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
 def bars(

@@ -55,7 +55,8 @@ RATES = {"FER": (ERRORS, TOKENS), "CER": (CONTEXT_ERRORS, TOKENS), "CE/FE": (CON
 def predicted_words(model: TranslationModel, batch: Batch, padding: int) -> List[np.ndarray]:
     """The arg-max of forced decoding for each target token: for each sentence of the batch, (target length,)."""
     is_token = batch["target"].ne(padding)
-    if as_context_model(model) is not None:  # such a model computes the output layer for target tokens only
+    if as_context_model(model) is not None and not has_adaptive_softmax(model):
+        # Such a model computes the output layer for target tokens only.
         positions = is_token.flatten().nonzero().squeeze(1)
         words = run_without_attention(model, batch, output_positions=positions)[0].argmax(dim=-1)
     else:
@@ -66,9 +67,14 @@ def predicted_words(model: TranslationModel, batch: Batch, padding: int) -> List
 def _scores(model: TranslationModel, batch: Batch) -> Tensor:
     """Scores with the same arg-max as the probabilities, (batch, target length, vocabulary)."""
     output = model(**batch["net_input"])
-    if getattr(model.decoder, "adaptive_softmax", None) is None:
+    if not has_adaptive_softmax(model):
         return output[0]
     return model.get_normalized_probs(output, log_probs=True)  # given the target, it would leave out clusters
+
+
+def has_adaptive_softmax(model: TranslationModel) -> bool:
+    """Whether the model's decoder gives features, from which an adaptive softmax computes probabilities."""
+    return getattr(model.decoder, "adaptive_softmax", None) is not None
 
 
 def count_errors(
@@ -263,9 +269,7 @@ def count_model_errors(paths: Sequence[str], args: argparse.Namespace) -> Tuple[
     errors, languages = [], ""
     for path in paths:
         inference = Inference.from_options(args, path)
-        pair = "-".join(inference.languages)
-        if languages not in ("", pair):
-            raise UserError(f"{path} translates {pair}, {paths[0]} {languages}: compare models of one direction")
-        languages = pair
+        languages = languages or inference.direction
+        inference.check_direction(paths[0], languages)
         errors.append(forced_decoding_errors(inference, args.gen_subset, args.max_tokens, args.batch_size))
     return errors, languages

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 # This package's models and tasks are imported in functions only: those of --user-dir must be registered before them.
 
+# Sentences that are shown are not padded to a multiple (--required-seq-len-multiple), which changes no score.
+UNPADDED = {"required_seq_len_multiple": 1}
+
 
 class TranslationModel(Protocol):
     """What the analyses use of fairseq's encoder-decoder models."""
@@ -189,7 +192,7 @@ class Inference:
         self.data_dir = first_data_dir(data)
         try:
             (model,), self.config, self.task = checkpoint_utils.load_model_ensemble_and_task(
-                [path], {"data": data, **overrides}
+                [path], {"data": data, **UNPADDED, **overrides}
             )
         except FileNotFoundError as error:
             raise UserError(f"{error.filename} not found: give the --destdir of fairseq-preprocess") from error
@@ -236,6 +239,18 @@ class Inference:
     def languages(self) -> Tuple[str, str]:
         """Source and target language."""
         return self.task.cfg.source_lang, self.task.cfg.target_lang
+
+    @property
+    def direction(self) -> str:
+        """Source and target language, such as ``de-en``."""
+        return "-".join(self.languages)
+
+    def check_direction(self, other: str, direction: str) -> None:
+        """Raise UserError unless another model, whose checkpoint is ``other``, translates in the same direction."""
+        if direction != self.direction:
+            raise UserError(
+                f"{self.path} translates {self.direction}, {other} {direction}: compare models of one direction"
+            )
 
     @property
     def context_size(self) -> int:
@@ -301,7 +316,7 @@ class Inference:
         Raises:
             UserError: the split does not exist, or has no sentence of this number.
         """
-        dataset = self.load_split(split)
+        dataset = self.task.datasets[split] if split in self.task.datasets else self.load_split(split)
         if not 1 <= number <= len(dataset):
             raise UserError(f"--sentence {number}: split {split!r} has sentences 1 to {len(dataset)}")
         return self.to_device(dataset.collater([dataset[number - 1]]))

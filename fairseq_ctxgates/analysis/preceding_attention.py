@@ -36,7 +36,7 @@ def preceding_attention(
         _, extra = inference.model(**batch["net_input"])
         if not isinstance(extra, dict) or not extra.get("attn") or extra["attn"][0] is None:
             return None
-        joined = batch["net_input"]["src_tokens"].size(1) - own_length
+        joined = max(0, batch["net_input"]["src_tokens"].size(1) - own_length)  # none where the sentence was cut
         attention = extra["attn"][0][0][:, :joined]
     is_word = [place + 1 < length for length in lengths for place in range(length)]
     is_word = is_word[len(is_word) - attention.size(1) :]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Callable, Dict, List, Mapping, Optional, Seque
 
 from tabulate import tabulate
 
+from fairseq_ctxgates.analysis.figures import text_as_it_is
 from fairseq_ctxgates.analysis.page import Page
 from fairseq_ctxgates.configuration import as_flag
 from fairseq_ctxgates.errors import UserError
@@ -117,12 +118,12 @@ class Result:
             write_whole(args.html, self.page.html().encode())
             written.append(args.html)
         if args.figure and self.figure is not None:
-            write_figure(args.figure, self.figure())
+            write_figure(args.figure, self.figure)
             written.append(args.figure)
         for option, draw in self.more_figures.items():
             path: Optional[Path] = getattr(args, option)
             if path:
-                write_figure(path, draw())
+                write_figure(path, draw)
                 written.append(path)
         if written:
             print(f"written: {', '.join(map(str, written))}")
@@ -184,8 +185,9 @@ def write_whole(path: Path, content: bytes) -> None:
         raise UserError(f"{path} could not be written: {error.strerror}") from error
 
 
-def write_figure(path: Path, figure: Figure) -> None:
-    """Write a figure as PNG."""
+def write_figure(path: Path, draw: Callable[[], Figure]) -> None:
+    """Draw a figure, and write it as PNG."""
     content = io.BytesIO()
-    figure.savefig(content, format="png")
+    with text_as_it_is():
+        draw().savefig(content, format="png")
     write_whole(path, content.getvalue())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Collection, Dict, List, Optional, Sequence, Tuple
 
 from sacrebleu.metrics import BLEU
 
@@ -84,6 +84,13 @@ def system_names(paths: Sequence[object], names: Optional[Sequence[str]] = None)
     if len(set(names)) != len(names):
         raise UserError(f"two systems have one name ({', '.join(names)}): check the files, or give other --names")
     return list(names)
+
+
+def check_columns(names: Sequence[str], columns: Collection[str]) -> None:
+    """Raise UserError where a system has the name of one of a table's other columns."""
+    for name in names:
+        if name in columns:
+            raise UserError(f"a system is named {name!r}, as a column of the table is: give another name by --names")
 
 
 def distinct_parts(paths: Sequence[Path]) -> List[str]:

@@ -19,6 +19,7 @@ from fairseq_ctxgates.files import atomic_write
 
 EPOCH_CHECKPOINT = re.compile(r"checkpoint(\d+)\.pt")
 UPDATE_CHECKPOINT = re.compile(r"checkpoint_\d+_(\d+)\.pt")
+BEST_CHECKPOINT = re.compile(r"checkpoint\.best_.+_(-?\d+\.\d+)\.pt")
 
 
 def newest_checkpoints(
@@ -49,6 +50,31 @@ def newest_checkpoints(
             f"{number} were asked for: ask for fewer, or check --keep-last-epochs and --keep-interval-updates"
         )
     return found[-number:]
+
+
+def best_checkpoints(inputs: Sequence[Path], number: int) -> List[Path]:
+    """The best checkpoints of ``--keep-best-checkpoints``, the best one last.
+
+    Args:
+        inputs: the ``--save-dir`` of the training run, or some of its checkpoints
+        number: number of checkpoints
+
+    Raises:
+        UserError: there are fewer, or the first cannot be read
+    """
+    paths = sorted(inputs[0].iterdir()) if len(inputs) == 1 and inputs[0].is_dir() else inputs
+    matches = ((BEST_CHECKPOINT.fullmatch(path.name), path) for path in paths)
+    scored = sorted((float(match[1]), path) for match, path in matches if match)
+    if not 1 <= number <= len(scored):
+        raise UserError(
+            f"{', '.join(map(str, inputs))}: {len(scored)} checkpoints named like {BEST_CHECKPOINT.pattern}, "
+            f"{number} were asked for: check --keep-best-checkpoints of the training"
+        )
+    state = load_checkpoint(scored[0][1])
+    options = state["cfg"]["checkpoint"] if state.get("cfg") else vars(state["args"])
+    if not options["maximize_best_checkpoint_metric"]:
+        scored.reverse()
+    return [path for _, path in scored[-number:]]
 
 
 def load_checkpoint(path: Path) -> Dict[str, Any]:
@@ -126,7 +152,8 @@ def get_parser() -> CommandParser:
         nargs="+",
         type=Path,
         metavar="PATH",
-        help="checkpoint files; with --num-epoch-checkpoints or --num-update-checkpoints, their directory",
+        help="checkpoint files; with --num-epoch-checkpoints, --num-update-checkpoints or --num-best-checkpoints the "
+        "directory that they are in",
     )
     parser.add_argument("--output", required=True, type=Path, metavar="FILE", help="the checkpoint to write")
     number = parser.add_mutually_exclusive_group()
@@ -141,6 +168,12 @@ def get_parser() -> CommandParser:
         type=int,
         metavar="N",
         help="average the last N checkpoints of --save-interval-updates, checkpoint_EPOCH_UPDATE.pt",
+    )
+    number.add_argument(
+        "--num-best-checkpoints",
+        type=int,
+        metavar="N",
+        help="average the N best checkpoints of --keep-best-checkpoints, checkpoint.best_METRIC_VALUE.pt",
     )
     parser.add_argument(
         "--checkpoint-upper-bound",
@@ -157,6 +190,8 @@ def get_parser() -> CommandParser:
 
 
 def _chosen_checkpoints(args: argparse.Namespace) -> List[Path]:
+    if args.num_best_checkpoints is not None:
+        return best_checkpoints(args.inputs, args.num_best_checkpoints)
     if args.num_epoch_checkpoints is None and args.num_update_checkpoints is None:
         return args.inputs
     if len(args.inputs) != 1:

@@ -27,10 +27,9 @@ from fairseq_ctxgates.mechanisms import all_mechanisms
 from fairseq_ctxgates.user_dir import register_models
 from fairseq_ctxgates.version import __version__
 
-STREAM_FILE = re.compile(
-    r"(?P<split>[^.]+)\.(?P<name>[^.]+)\.(?P<source>[^.-]+)-(?P<target>[^.-]+)\.(?P<end>json|idx|bin)"
-)
-TABLE_FILE = re.compile(r"pmi\.(?P<name>bilingual|monolingual)\.(?P<source>[^.-]+)-(?P<target>[^.-]+)\.npz")
+# Names of files, before and after the languages.
+STREAM_FILE = r"(?P<split>[^.]+)\.(?P<name>[^.]+)\.", r"\.(?P<end>json|idx|bin)"
+TABLE_FILE = r"pmi\.(?P<name>bilingual|monolingual)\.", r"\.npz"
 
 
 @dataclass(frozen=True)
@@ -98,17 +97,17 @@ def describe(data_dir: Path, args: argparse.Namespace) -> Dict[str, Any]:
     Raises:
         UserError: the directory does not exist, or has no data of the language pair
     """
-    pairs = {language_pair(args, data_dir)}
-    if args.source_lang is None and args.target_lang is None:
-        pairs = {file.pair for file in find_files(data_dir)} or pairs
+    pair = language_pair(args, data_dir)
+    is_given = args.source_lang is not None or args.target_lang is not None
+    files = find_files(data_dir, pair if is_given else None)
+    pairs = {file.pair for file in files} or {pair}
     return {
         "data": str(data_dir),
         "version": __version__,
         "splits": [describe_split(split) for pair in sorted(pairs) for split in find_splits(data_dir, *pair)],
         "entries": [
             asdict(describe_table(data_dir, file) if file.split is None else describe_stream(data_dir, file))
-            for file in find_files(data_dir)
-            if file.pair in pairs
+            for file in files
         ],
     }
 
@@ -122,17 +121,20 @@ class NamedFile(NamedTuple):
     pair: Tuple[str, str]
 
 
-def find_files(data_dir: Path) -> List[NamedFile]:
-    """All streams and tables of a data directory, by name, languages and split. Of a stream without JSON file, which
-    is incomplete, the other files count."""
+def find_files(data_dir: Path, pair: Optional[Tuple[str, str]] = None) -> List[NamedFile]:
+    """All streams and tables of a data directory, or those of a pair of languages, by name, languages and split. Of a
+    stream without JSON file, which is incomplete, the other files count."""
+    source, target = map(re.escape, pair) if pair else ("[^.-]+", "[^.-]+")
+    languages = f"(?P<source>{source})-(?P<target>{target})"
+    stream_file, table_file = (re.compile(languages.join(around)) for around in (STREAM_FILE, TABLE_FILE))
     found = set()
     for path in data_dir.iterdir():
-        match = STREAM_FILE.fullmatch(path.name)
+        match = stream_file.fullmatch(path.name)
         if match and (match["name"] in all_streams() or match["end"] == "json"):
             found.add(
                 NamedFile(path.with_suffix(".json"), match["name"], match["split"], (match["source"], match["target"]))
             )
-        match = TABLE_FILE.fullmatch(path.name)
+        match = table_file.fullmatch(path.name)
         if match:
             found.add(NamedFile(path, match["name"], None, (match["source"], match["target"])))
     return sorted(found, key=lambda file: (file.pair, file.split is None, file.name, file.path))

@@ -193,6 +193,12 @@ def test_data_of_sentencepiece_need_its_option(tmp_path: Path, folder: Path, sou
     assert {row["bucket"]: row["sentences"] for row in report["buckets"]} == {"≤1": 1, "2": 2, ">2": 1}
 
 
+@pytest.mark.parametrize("name", ["sentences", "source words", "%"])
+def test_a_system_with_the_name_of_a_column(folder: Path, name: str) -> None:
+    with pytest.raises(UserError, match=f"a system is named '{name}', as a column of the table is"):
+        analyze("bleu-by-length", folder, folder / "data", "--names", "first", name)
+
+
 def test_a_tokenizer_that_is_not_installed_is_explained(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "MeCab", None)
     with pytest.raises(UserError, match="--tokenize ja-mecab: .*install"):
@@ -307,6 +313,15 @@ def test_compare_with_documents_and_segment_scores(tmp_path: Path, capsys: pytes
     assert "0.6000" in shown
 
 
+def test_one_sentence_has_no_p(tmp_path: Path) -> None:
+    paths = [write(tmp_path / name, [line]) for name, line in (("ref", SIX[1]), ("a", SIX[1]), ("b", CHANGED[1]))]
+    report = tmp_path / "report.json"
+    analysis.main(["compare", "--ref", *map(str, [paths[0], "--sys", *paths[1:], "--json", report])])
+    first, second = json.loads(report.read_text(encoding="utf-8"))["systems"]
+    assert second["BLEU"]["score"] < first["BLEU"]["score"]
+    assert second["BLEU"]["p"] is None
+
+
 def test_one_document_cannot_be_resampled(tmp_path: Path) -> None:
     """Every resample would be the same, and every difference certain."""
     reference, system = write(tmp_path / "ref.txt", SIX), write(tmp_path / "a.txt", CHANGED)
@@ -337,7 +352,11 @@ def test_segment_scores_of_every_system(tmp_path: Path, capsys: pytest.CaptureFi
     command = ["compare", "--ref", str(text), "--sys", str(text), str(write(tmp_path / "b.txt", SIX))]
     with pytest.raises(UserError, match="--segment-scores: 1 files for COMET, but --sys has 2 systems"):
         analysis.main([*command, "--segment-scores", f"COMET={scores}"])
-    for value, message in (("comet", "not of the form METRIC=FILE"), (f"BLEU={scores}", "BLEU is sacreBLEU's")):
+    for value, message in (
+        (f"system={scores}", "has a column system"),
+        ("comet", "not of the form METRIC=FILE"),
+        (f"BLEU={scores}", "has a column BLEU"),
+    ):
         with pytest.raises(SystemExit):
             analysis.main([*command, "--segment-scores", value])
         assert message in capsys.readouterr().err

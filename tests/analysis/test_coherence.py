@@ -157,6 +157,12 @@ def test_lower_case_and_one_document(texts: Dict[str, Path], tmp_path: Path) -> 
     assert report["texts"]["reference"]["coherence"] == pytest.approx(sum(expected) / 4)
 
 
+def test_sub_words_are_joined_before_they_are_lower_cased(tmp_path: Path, texts: Dict[str, Path]) -> None:
+    texts = {**texts, "sys": write(tmp_path / "marked", ["A_EOW b_EOW"] * 5)}
+    run(texts, "--one-document", "--lowercase", "--remove-bpe", "_EOW", "--json", tmp_path / "x.json")
+    assert json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))["texts"]["marked"]["known_words"] == 1
+
+
 def test_training_is_reproducible(texts: Dict[str, Path], tmp_path: Path) -> None:
     lines = ["a b c", "b c a a", "c c a b b"] * 20
     corpus = [write(tmp_path / "corpus.txt", lines), tmp_path / "corpus.gz"]

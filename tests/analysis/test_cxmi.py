@@ -12,6 +12,7 @@ from typing import Any, Dict, List
 
 import numpy as np
 import pytest
+import torch
 from fairseq.sequence_scorer import SequenceScorer
 
 from fairseq_ctxgates import analysis
@@ -27,6 +28,7 @@ from fairseq_ctxgates.analysis.cxmi import (
     token_table,
 )
 from fairseq_ctxgates.analysis.inference import Inference
+from fairseq_ctxgates.analysis.preceding_attention import preceding_attention
 from fairseq_ctxgates.analysis.scores import token_log_probs
 from fairseq_ctxgates.errors import UserError
 from tests.helpers.documents import DOCUMENTS, SHORT, TEXT, write_preceding
@@ -205,6 +207,34 @@ def test_concatenated_sentences(trained: Trained, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(cxmi, "score_split", refuse_to_score)
     with pytest.raises(UserError, match="no sentence of valid has a preceding one: there is nothing to draw"):
         run(replace(trained, data=alone), tmp_path, "concatenated", "--gen-subset", "valid")
+
+
+@pytest.mark.parametrize("model", ["isg", "concatenated"])
+def test_the_page_of_a_model_that_was_trained_on_padded_sentences(trained: Trained, tmp_path: Path, model: str) -> None:
+    state = torch.load(trained[model], map_location="cpu", weights_only=False)
+    state["cfg"]["task"]["required_seq_len_multiple"] = 8
+    torch.save(state, tmp_path / "padded.pt")
+    pages = []
+    for path in (trained[model], tmp_path / "padded.pt"):
+        options = ["--path", path, "--names", "model", "--cpu", "--html", tmp_path / "page.html"]
+        analysis.main(["cxmi", *map(str, [trained.data, *options])])
+        pages.append((tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert pages[0] == pages[1]
+
+
+def test_a_sentence_that_was_cut_has_no_attention_over_the_ones_before(trained: Trained) -> None:
+    inference = Inference(str(trained["concatenated"]), str(trained.data), cpu=True)
+    batch = inference.sentence("test", 2)
+    read = batch["net_input"]["src_tokens"].size(1)
+    assert preceding_attention(inference, batch, [4], read - 4) is not None
+    assert preceding_attention(inference, batch, [4], read + 1) is None
+
+
+def test_a_baseline_of_the_other_direction(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cxmi, "score_sentences", refuse_to_score)
+    monkeypatch.setattr(Inference, "direction", property(lambda model: "en-de" if "plain" in model.path else "de-en"))
+    with pytest.raises(UserError, match="plain/checkpoint_last.pt translates en-de, .*isg/checkpoint_last.pt de-en: c"):
+        run(trained, tmp_path, "isg", "--baseline-path", trained["plain"])
 
 
 @pytest.mark.parametrize(

@@ -86,14 +86,15 @@ def test_a_model_without_errors_has_no_share_of_them() -> None:
 # --- arg-max ----------------------------------------------------------------------------------------------------------
 
 
-def adaptive_softmax() -> Any:
+def adaptive_softmax(arch: str, cutoff: Any) -> Any:
     torch.manual_seed(1)
-    return build_model("transformer", adaptive_softmax_cutoff=[8, 12], decoder_output_dim=12).eval()
+    return build_model(arch, adaptive_softmax_cutoff=cutoff, decoder_output_dim=12).eval()
 
 
 MODELS = {
     "fairseq's transformer": lambda: make_model("transformer").float(),
-    "fairseq's adaptive softmax": adaptive_softmax,
+    "fairseq's adaptive softmax": lambda: adaptive_softmax("transformer", [8, 12]),
+    "adaptive softmax": lambda: adaptive_softmax("context_transformer", [8, 12]),
     "context gates": lambda: make_model("rcg_transformer").float(),
     "RNNSearch": lambda: make_rnnsearch("ctxgate_rnnsearch").float(),
 }

@@ -70,9 +70,22 @@ def test_the_newest_checkpoints_of_a_directory(tmp_path, arguments, expected):
     assert torch.load(tmp_path / "mean.pt")["model"]["weight"].tolist() == [expected]
 
 
+@pytest.mark.parametrize(("maximized", "expected"), [(False, (0 + 30) / 2), (True, (10 + 20) / 2)])
+def test_the_best_checkpoints_by_what_the_training_looked_for(tmp_path, maximized, expected):
+    options = {"maximize_best_checkpoint_metric": maximized}
+    for number, name in enumerate(["loss_4.0213", "loss_9.5000", "loss_10.1002", "loss_-1.5000"]):
+        state = {"model": {"weight": torch.tensor([10.0 * number])}, "cfg": {"checkpoint": options}}
+        torch.save(state, tmp_path / f"checkpoint.best_{name}.pt")
+    save(tmp_path / "checkpoint_best.pt", weight=torch.tensor([-1e6]))
+    for inputs in ([tmp_path], sorted(tmp_path.glob("checkpoint.best_*"))):
+        run("--inputs", *inputs, "--output", tmp_path / "mean.pt", "--num-best-checkpoints", 2)
+        assert torch.load(tmp_path / "mean.pt")["model"]["weight"].tolist() == [expected]
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
+        (["--num-best-checkpoints", 1], "0 checkpoints named like .*, 1 were asked for: check --keep-best-checkpoints"),
         (["--num-epoch-checkpoints", 2], "has 1 checkpoints"),
         (["--num-epoch-checkpoints", 1, "--checkpoint-upper-bound", 4], "has 0 checkpoints .* up to 4"),
         (["--num-update-checkpoints", 0], "ask for 1 or more"),

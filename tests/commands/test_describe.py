@@ -117,6 +117,26 @@ def test_languages(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert set(one) == {"train.preceding.en-de.json", "valid.preceding.en-de.json"}
 
 
+def test_languages_with_a_hyphen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = binarize(tmp_path / "data", {"train": make_pairs(4, 1)}, "pt-br", "en")
+    ctxgates.main(["preceding-sentences", str(data), "-s", "pt-br", "-t", "en", "--one-document"])
+    found = entries(data, capsys, "-s", "pt-br", "-t", "en")
+    assert set(found) == {"train.preceding.pt-br-en.json"}
+    assert found["train.preceding.pt-br-en.json"]["problem"] is None
+
+
+def test_tables_of_other_labels(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a command leaves that is killed between the labels and the tables."""
+    tables = {path: path.read_bytes() for path in data.glob("pmi.*.npz")}
+    ctxgates.main(["gate-labels", str(data), "-s", "de", "-t", "en", "--min-count", "2"])
+    for path, content in tables.items():
+        path.write_bytes(content)
+    found = entries(data, capsys)
+    assert found["train.gate.de-en.json"]["problem"] is None
+    assert "are not those that " in found["pmi.bilingual.de-en.npz"]["problem"]
+    assert "train.gate.de-en.json was made with" in found["pmi.bilingual.de-en.npz"]["problem"]
+
+
 def test_without_streams_or_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = binarize(tmp_path / "plain", {"train": make_pairs(4, 1)}, "de", "en")
     main([str(data)])

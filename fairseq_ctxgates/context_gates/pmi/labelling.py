@@ -11,7 +11,7 @@ from typing import Generator, Iterator, Optional, Sequence, Tuple
 import numpy as np
 from tqdm import tqdm
 
-from fairseq_ctxgates.context_gates.gate_labels import IGNORE, SOURCE, TARGET
+from fairseq_ctxgates.context_gates.gate_labels import IGNORE, SOURCE, TARGET, GateLabels
 from fairseq_ctxgates.context_gates.pmi.counting import DEFAULT_MEMORY, NAMES, dictionary_digests, load_tables
 from fairseq_ctxgates.context_gates.pmi.kernels import EOS, group_contexts, score_contexts
 from fairseq_ctxgates.context_gates.pmi.sentences import (
@@ -25,6 +25,7 @@ from fairseq_ctxgates.context_gates.pmi.sentences import (
 )
 from fairseq_ctxgates.context_gates.pmi.table import REMEDY, PMIOptions, PMITable, check_ids, table_path
 from fairseq_ctxgates.data.data_directory import Split, find_splits, fingerprint
+from fairseq_ctxgates.data.side_stream import load_metadata
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import scratch_folder, write_array
 
@@ -239,7 +240,8 @@ def load_labeller(data_dir: Path, source_lang: str, target_lang: str) -> GateLab
     """Load the tables of a data directory, and check that they were made from its data.
 
     Raises:
-        UserError: a table is missing or damaged, or was made from other dictionaries or other training data
+        UserError: a table is missing or damaged, or was made from other dictionaries or other training data, or in
+            another way than the labels beside it
     """
     labeller = GateLabeller(*load_tables(data_dir, source_lang, target_lang))
     metadata = labeller.bilingual.metadata
@@ -259,6 +261,10 @@ def load_labeller(data_dir: Path, source_lang: str, target_lang: str) -> GateLab
                 f"dictionaries have {(target_types, context_types)}); {remedy}"
             )
     for split in splits:
+        labels = split.stream_prefix(GateLabels.name)
+        made_from = load_metadata(labels) if Path(f"{labels}.json").exists() else {}
+        if any(made_from.get(key, metadata[key]) != metadata[key] for key in ("options", "dictionaries", "train")):
+            raise UserError(f"{both} are not those that {labels}.json was made with; {remedy}")
         if split.name in metadata["train"] and fingerprint(split) not in metadata["train"][split.name]:
             raise UserError(f"{both} were made with other data than {data_dir}/{split.name} holds; {remedy}")
     return labeller
