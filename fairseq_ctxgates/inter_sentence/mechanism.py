@@ -134,6 +134,7 @@ def preceding_sentences(given: EncoderInput, context_size: int, ablation: str) -
 
     Raises:
         ValueError: the batch has none.
+        UserError: it has several for each source, and was doubled.
     """
     tokens = given.require("preceding_tokens")
     if ablation == "null":
@@ -141,6 +142,11 @@ def preceding_sentences(given: EncoderInput, context_size: int, ablation: str) -
     distances = given.inputs.get("preceding_distances")
     if distances is None:
         return FurtherSentences(tokens)
+    if given.inputs.get("preceding_rows", len(tokens)) != len(tokens):
+        raise UserError(
+            "several preceding sentences (--inter-sentence-context) do not go with what changes the rows of a batch, "
+            "such as --criterion label_smoothed_cross_entropy_with_rdrop: give another criterion, or read one"
+        )
     # The batch may have more for another model of an ensemble.
     groups: Sequence[Tensor] = given.inputs["preceding_groups"]  # type: ignore[assignment]
     return FurtherSentences(tokens, groups, distances.masked_fill(distances > context_size, 0))

@@ -119,7 +119,7 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
 
     For models that read N > 1 preceding sentences a row has up to N of them, the nearest last, and there are also
     ``preceding_distances``, of the same shape: 1 for the tokens of the nearest sentence, 2 for the one before it, and
-    so on, 0 at padding; and ``preceding_groups``, see :func:`group_sentences`.
+    so on, 0 at padding; ``preceding_groups``, see :func:`group_sentences`; and ``preceding_rows``, the number of rows.
 
     A row of the stream is the row of the preceding sentence in the same split, or empty. The sentences before that one
     follow from the rows of others, so that one stream serves every N. ``--preceding-context shifted`` gives a sentence
@@ -133,7 +133,9 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
     name = "preceding"
     made_by = "ctxgates preceding-sentences {data} -s {source} -t {target} --documents {split}=FILE"
     languages = ("source",)
-    inputs: ClassVar[Tuple[str, ...]] = ("preceding_tokens", "preceding_distances", "preceding_groups")
+    inputs: ClassVar[Tuple[str, ...]] = (
+        *("preceding_tokens", "preceding_distances", "preceding_groups", "preceding_rows"),
+    )
     Config = PrecedingSentencesConfig
     filters = ("preceding_length_ratio", "preceding_max_length")
     augmentations = ("coword_dropout", "sample_context_size")
@@ -315,6 +317,7 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
             distances = self._collate([distances_of(row) for row in sentences], 0)
             batch["net_input"]["preceding_distances"] = distances
             batch["net_input"]["preceding_groups"] = group_sentences(distances)
+            batch["net_input"]["preceding_rows"] = len(distances)
 
     def preceding_of(self, number: int) -> List[Tensor]:
         """The sentences before one, the nearest last, or NULL; each (length,)."""

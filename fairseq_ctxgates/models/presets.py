@@ -32,6 +32,7 @@ def register_presets(model: Type[ContextModel], backbone: str, plain: str, sizes
             arch = f"{name}{suffix}"
             architecture = type(arch, (model,), {"__doc__": model.__doc__})
             register_model(arch, dataclass=preset(arch, model.Config, {**options, **dimensions}))(architecture)
+            globals()[arch] = architecture  # where pickle looks for it
 
 
 def preset(name: str, config: Type[FairseqDataclass], defaults: Defaults) -> Type[FairseqDataclass]:

@@ -4,7 +4,7 @@ import logging
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Dict, Iterable, List, Optional
+from typing import Collection, Dict, Iterable, List, Mapping, Optional
 
 import torch
 from fairseq import checkpoint_utils
@@ -51,6 +51,22 @@ def warm_start(model: ContextModel, path: str) -> None:
         del state[entry]
     own = model.state_dict()
     of_mechanisms = model.own_parameters()
+    _check_fits(state, own, of_mechanisms, path)
+    new = [name for name in own if name not in state]
+    sources = {name: of_mechanisms[name] for name in new}
+    copies = {name: state[source] for name, source in sources.items() if source is not None}
+    model.load_state_dict({**own, **state, **copies}, strict=True)
+    model.warm_started_from = path
+    logger.info(
+        f"warm start from {path}: {len(state)} parameters taken over, {len(new)} of the mechanisms' own are new "
+        f"({len(copies)} of them start as copies)"
+    )
+
+
+def _check_fits(
+    state: Mapping[str, Tensor], own: Mapping[str, Tensor], of_mechanisms: Collection[str], path: str
+) -> None:
+    """Raise UserError unless a checkpoint's parameters are the model's own but for the mechanisms'."""
     missing = [name for name in own if name not in state and name not in of_mechanisms]
     unknown = [name for name in state if name not in own and not is_obsolete(name)]
     reshaped = [name for name in own if name in state and own[name].shape != state[name].shape]
@@ -68,15 +84,6 @@ def warm_start(model: ContextModel, path: str) -> None:
                 f"--warm-start {path}: {' and '.join(names)} are one in the model (--share-all-embeddings, "
                 f"--share-decoder-input-output-embed) and different in the checkpoint"
             )
-    new = [name for name in own if name not in state]
-    sources = {name: of_mechanisms[name] for name in new}
-    copies = {name: state[source] for name, source in sources.items() if source is not None}
-    model.load_state_dict({**own, **state, **copies}, strict=True)
-    model.warm_started_from = path
-    logger.info(
-        f"warm start from {path}: {len(state)} parameters taken over, {len(new)} of the mechanisms' own are new "
-        f"({len(copies)} of them start as copies)"
-    )
 
 
 def _load_parameters(path: str) -> Dict[str, Tensor]:
@@ -92,7 +99,7 @@ def _load_parameters(path: str) -> Dict[str, Tensor]:
     return parameters
 
 
-def _shared(parameters: Dict[str, Tensor]) -> Iterable[List[str]]:
+def _shared(parameters: Mapping[str, Tensor]) -> Iterable[List[str]]:
     """The names of parameters that are one and the same, as tied embeddings are."""
     names = defaultdict(list)
     for name, parameter in parameters.items():

@@ -291,7 +291,7 @@ class ContextTranslationTask(TranslationTask):
             # fairseq's main drops what exceeds a multiple (its issue 5036); every line shall be translated.
             required_batch_size_multiple = 1
         kwargs["required_batch_size_multiple"] = required_batch_size_multiple
-        self._workers.end_finished()
+        self._workers.end_before(dataset)
         iterator = super().get_batch_iterator(dataset, *args, **kwargs)
         self._workers.watch(iterator)
         return iterator

@@ -6,7 +6,8 @@ from typing import Any, List
 
 
 class LoaderWorkers:
-    """Ends the workers of iterators over a dataset whose epoch is over.
+    """Ends the workers of iterators over a dataset whose epoch is over, or that gave way to another one before
+    (``--max-valid-steps``).
 
     fairseq keeps them for the iterator's next epoch. Where each epoch has an iterator of its own they would stay until
     the garbage collector finds them, which may be in any later process that was forked, and waits for each worker up
@@ -21,11 +22,12 @@ class LoaderWorkers:
         if iterator.num_workers > 0:
             self._iterators.append(iterator)
 
-    def end_finished(self) -> None:
-        """End the workers of all whose last batch was read. An iterator that is used again starts new ones."""
-        finished = [iterator for iterator in self._iterators if iterator.next_epoch_idx > iterator.epoch]
-        self._iterators = [iterator for iterator in self._iterators if iterator not in finished]
-        for loader in (iterator.dataloader for iterator in finished):
+    def end_before(self, dataset: Any) -> None:
+        """End the workers of all whose last batch was read, and of all over this dataset, for which a new iterator is
+        to be made. An iterator that is used again starts new ones."""
+        ended = [one for one in self._iterators if one.dataset is dataset or one.next_epoch_idx > one.epoch]
+        self._iterators = [iterator for iterator in self._iterators if iterator not in ended]
+        for loader in (iterator.dataloader for iterator in ended if iterator.dataloader is not None):
             workers, loader._iterator = loader._iterator, None
             if workers is not None:
                 workers._shutdown_workers()

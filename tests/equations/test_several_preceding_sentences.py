@@ -31,8 +31,12 @@ def preceding_inputs(before: list[list[list[int]]], left_pad: bool = True) -> di
     tokens = collate([sum(sentences, []) for sentences in before], PAD)
     numbers = [[len(row) - place for place, one in enumerate(row) for _ in one] for row in before]
     distances = collate(numbers, 0)
-    groups = group_sentences(distances)
-    return {"preceding_tokens": tokens, "preceding_distances": distances, "preceding_groups": groups}
+    return {
+        "preceding_tokens": tokens,
+        "preceding_distances": distances,
+        "preceding_groups": group_sentences(distances),
+        "preceding_rows": len(before),
+    }
 
 
 def make(arch: str, number: int, **options: Any) -> Any:
@@ -167,3 +171,12 @@ def test_alignments_of_beams_are_those_of_each_alone(arch: str, options: dict[st
             attention = model(words, None, previous, **preceding_inputs([BEFORE[row]]))[1]["attn"][0][0]
             printed = torch.tensor([[float(weight) for weight in line] for line in hypothesis["alignment"]])
             torch.testing.assert_close(printed, attention[:, words[0].ne(PAD)], rtol=0, atol=1e-5, check_dtype=False)
+
+
+def test_a_batch_that_was_doubled_is_refused() -> None:
+    """As fairseq's criterion of R-Drop does with every tensor of a batch."""
+    inputs = preceding_inputs(BEFORE)
+    doubled = {name: torch.cat([value, value]) for name, value in inputs.items() if isinstance(value, Tensor)}
+    sources = torch.cat([BATCH["src_tokens"], BATCH["src_tokens"]])
+    with pytest.raises(UserError, match="do not go with what changes the rows of a batch, such as --criterion label_"):
+        make("isg_transformer", 2).encoder(sources, None, **{**inputs, **doubled})

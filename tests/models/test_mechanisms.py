@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from argparse import Namespace
 from dataclasses import dataclass
 from inspect import signature
@@ -187,3 +188,12 @@ def test_attention_of_a_part_starts_as_the_layers_attention_over_the_sentence(
         assert found.keys() == expected.keys() and len(expected) == 8
         for name, parameter in expected.items():
             assert torch.equal(found[name], parameter), name
+
+
+@pytest.mark.parametrize("arch", ["context_transformer", "isg_transformer", "rcg_transformer"])
+def test_a_whole_model_can_be_pickled(arch: str) -> None:
+    """As users do that send one to another process."""
+    model = build_model(arch)
+    copy = pickle.loads(pickle.dumps(model))
+    assert type(copy) is type(model)
+    assert copy.state_dict().keys() == model.state_dict().keys()

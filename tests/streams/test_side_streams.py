@@ -187,6 +187,22 @@ def test_loader_workers_end_with_their_epoch(labelled: Path, buffer_size: int) -
     check_labels(list(training.next_epoch_itr(shuffle=True)), 60)  # the first is used again
 
 
+@pytest.mark.process
+@pytest.mark.parametrize("buffer_size", [0, 10])
+def test_loader_workers_end_with_a_validation_that_was_broken_off(labelled: Path, buffer_size: int) -> None:
+    """``--max-valid-steps``"""
+    task = setup_task(labelled)
+    task.load_dataset("valid")
+    options = {"max_sentences": 1, "num_workers": 1, "data_buffer_size": buffer_size}
+    iterator = task.get_batch_iterator(task.dataset("valid"), **options)
+    for _ in range(2):
+        next(iterator.next_epoch_itr(shuffle=False))
+        (worker,) = iterator.dataloader._iterator._workers
+        assert worker.is_alive()
+        iterator = task.get_batch_iterator(task.dataset("valid"), **options)
+        assert not worker.is_alive()
+
+
 # A stream that is not in the package: its rows are read by the model, so they count towards --max-tokens.
 
 
