@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import AbstractSet, Any, Dict, Iterator, List, Type
+from typing import AbstractSet, Any, Dict, Iterator, List, Sequence, Type
 
 import numpy as np
 import pytest
@@ -163,9 +163,12 @@ def test_loader_workers_end_with_their_epoch(labelled: Path, buffer_size: int) -
     for split in ("train", "valid"):
         task.load_dataset(split)
 
+    made: List[Any] = []
+
     def epoch_of(split: str, epoch: int) -> Any:
         options = {"max_sentences": 8, "seed": 1, "num_workers": 2, "data_buffer_size": buffer_size}
         iterator = task.get_batch_iterator(task.dataset(split), epoch=epoch, **options)
+        made.append(iterator)
         return iterator, iterator.next_epoch_itr(shuffle=True)
 
     def workers_of(iterator: Any) -> List[Any]:
@@ -185,6 +188,7 @@ def test_loader_workers_end_with_their_epoch(labelled: Path, buffer_size: int) -
     assert not any(worker.is_alive() for worker in of_training)
     check_labels(list(batches_of_second), 60)
     check_labels(list(training.next_epoch_itr(shuffle=True)), 60)  # the first is used again
+    end_workers(made)
 
 
 @pytest.mark.process
@@ -201,6 +205,13 @@ def test_loader_workers_end_with_a_validation_that_was_broken_off(labelled: Path
         assert worker.is_alive()
         iterator = task.get_batch_iterator(task.dataset("valid"), **options)
         assert not worker.is_alive()
+
+
+def end_workers(iterators: Sequence[Any]) -> None:
+    """End all that are left; the processes that a later test forks would wait for them."""
+    for iterator in iterators:
+        if iterator.dataloader is not None and iterator.dataloader._iterator is not None:
+            iterator.dataloader._iterator._shutdown_workers()
 
 
 # A stream that is not in the package: its rows are read by the model, so they count towards --max-tokens.
