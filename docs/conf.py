@@ -31,6 +31,7 @@ docs/context_gates
 docs/documents
 docs/relations
 docs/rnnsearch_and_smoothing
+docs/papers
 docs/analyses
 docs/options
 ```
@@ -47,6 +48,7 @@ benchmarks/README
 :hidden:
 :caption: Examples
 examples/quickstart/README
+docs/results
 examples/evidence/README
 examples/rcg/README
 examples/isg/README
