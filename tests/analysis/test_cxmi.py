@@ -30,6 +30,7 @@ from fairseq_ctxgates.analysis.cxmi import (
 from fairseq_ctxgates.analysis.inference import Inference
 from fairseq_ctxgates.analysis.preceding_attention import preceding_attention
 from fairseq_ctxgates.analysis.scores import token_log_probs
+from fairseq_ctxgates.checkpoints.loading import load
 from fairseq_ctxgates.errors import UserError
 from tests.helpers.documents import DOCUMENTS, SHORT, TEXT, write_preceding
 from tests.helpers.fairseq_commands import validate
@@ -211,7 +212,7 @@ def test_concatenated_sentences(trained: Trained, tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("model", ["isg", "concatenated"])
 def test_the_page_of_a_model_that_was_trained_on_padded_sentences(trained: Trained, tmp_path: Path, model: str) -> None:
-    state = torch.load(trained[model], map_location="cpu", weights_only=False)
+    state = load(trained[model], map_location="cpu")
     state["cfg"]["task"]["required_seq_len_multiple"] = 8
     torch.save(state, tmp_path / "padded.pt")
     pages = []
