@@ -202,19 +202,19 @@ class Mechanism(Generic[Options]):
         """The class of the encoder's self-attention, if not fairseq's. On the Transformer only."""
         return None
 
-    def source_masks(self, given: EncoderInput) -> Dict[str, Tensor]:
+    def source_masks(self, encoder_input: EncoderInput) -> Dict[str, Tensor]:
         """Masks under which the source is encoded once more, (batch, source length, source length), true where a
         position may see another. The encoding named ``x`` is added as ``x_out``, (source length, batch, embed dim); the
         beams of a sentence share it. On the Transformer only."""
         return {}
 
-    def sentences(self, given: EncoderInput) -> Dict[str, FurtherSentences]:
+    def sentences(self, encoder_input: EncoderInput) -> Dict[str, FurtherSentences]:
         """Further sentences to encode. The encoding of those named ``x`` is added as ``x_out``, (length, batch, embed
         dim), on RNNSearch (sentences, length, context dim), and the padding mask as ``x_padding_mask``. The beams of a
         sentence share them."""
         return {}
 
-    def tensors(self, given: EncoderInput) -> Dict[str, Tensor]:
+    def tensors(self, encoder_input: EncoderInput) -> Dict[str, Tensor]:
         """Tensors that are added to the encoder's output as they are, (batch, ...); beams reorder the first dimension.
         Their names do not end in ``_out`` or ``_padding_mask``, as those of encodings do."""
         return {}

@@ -157,7 +157,7 @@ class SourceContextPart(Part):
     """Changes the source context of a decoder layer."""
 
     @abstractmethod
-    def forward(self, query: Tensor, source: Tensor, given: LayerInput) -> Tuple[Tensor, Returned]:
+    def forward(self, query: Tensor, source: Tensor, layer_input: LayerInput) -> Tuple[Tensor, Returned]:
         """
         Args:
             query: what attention reads of the target context, (target length, batch, embed dim)
@@ -251,7 +251,7 @@ class RecurrentSourcePart(RecurrentPart):
         previous: Tensor,
         query: Tensor,
         source: Tensor,
-        given: Optional[Tensor],
+        step_input: Optional[Tensor],
         memory: Optional[AttentionMemory],
     ) -> Tuple[Tensor, Returned]:
         """
@@ -259,7 +259,7 @@ class RecurrentSourcePart(RecurrentPart):
             previous: s_{t-1}, (rows, state dim)
             query: the state that attention reads, (rows, state dim)
             source: :meth:`context_terms` of the source context, (rows, any width)
-            given: of this step, from :meth:`step_inputs`
+            step_input: of this step, from :meth:`step_inputs`
             memory: from :meth:`read`
 
         Returns:
@@ -277,12 +277,12 @@ class RecurrentConnection(RecurrentPart):
         return terms
 
     def forward(
-        self, previous: Tensor, given: Optional[Tensor], source: Tensor, target_terms: Sequence[Tensor]
+        self, previous: Tensor, step_input: Optional[Tensor], source: Tensor, target_terms: Sequence[Tensor]
     ) -> Tuple[Tensor, List[Tensor], Returned]:
         """
         Args:
             previous: s_{t-1}, (rows, state dim)
-            given: of this step, from :meth:`step_inputs`
+            step_input: of this step, from :meth:`step_inputs`
             source: from :meth:`source_terms`
             target_terms: of the target context, (rows, 3 · state dim) each: U s_{t-1}, which the reset gate multiplies,
                 then W y_{t-1}; with feedback attention U s̃ only

@@ -71,16 +71,16 @@ class DomainGate(Part):
 
 
 class TransformerDomainGate(DomainGate, SourceContextPart):
-    def forward(self, query: Tensor, source: Tensor, given: Any) -> Tuple[Tensor, Returned]:
-        return self.mix(query, source, self.embedding(given.added["domain"]).expand_as(source))
+    def forward(self, query: Tensor, source: Tensor, layer_input: Any) -> Tuple[Tensor, Returned]:
+        return self.mix(query, source, self.embedding(layer_input.added["domain"]).expand_as(source))
 
 
 class RecurrentDomainGate(DomainGate, RecurrentSourcePart):
     def step_inputs(self, words: Tensor, added: Any, first_step: int) -> Tensor:
         return self.embedding(added["domain"]).expand(len(words), -1, -1)
 
-    def forward(self, previous: Tensor, query: Tensor, source: Tensor, given: Any, memory: Any) -> Any:
-        return self.mix(query, source, given)
+    def forward(self, previous: Tensor, query: Tensor, source: Tensor, step_input: Any, memory: Any) -> Any:
+        return self.mix(query, source, step_input)
 
 
 class DomainMechanism(Mechanism[DomainOptions]):
@@ -94,8 +94,8 @@ class DomainMechanism(Mechanism[DomainOptions]):
     }
     streams, required_streams = (Domains,), ("domain",)
 
-    def tensors(self, given: EncoderInput) -> Dict[str, Tensor]:
-        domain = given.require("domain")
+    def tensors(self, encoder_input: EncoderInput) -> Dict[str, Tensor]:
+        domain = encoder_input.require("domain")
         if domain.max() >= self.options.domains:  # for which a GPU must be waited for, once a forward pass
             raise UserError(f"--domains {self.options.domains}: a sentence has domain {int(domain.max())}, from 0")
         return {"domain": torch.zeros_like(domain) if self.options.ignore_domain else domain}

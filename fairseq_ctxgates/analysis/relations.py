@@ -114,7 +114,7 @@ def self_attention(encoder: nn.Module, batch: Batch, number: int) -> Tuple[Tenso
     net_input = batch["net_input"]
     layer: Any = encoder.layers[number - 1]  # type: ignore[index]
     inputs: List[Tuple[Any, ...]] = []
-    hook = layer.register_forward_pre_hook(lambda _, given: inputs.append(given))
+    hook = layer.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments))
     try:
         encoder(net_input["src_tokens"], net_input["src_lengths"], relation_mask=net_input["relation_mask"])
     finally:

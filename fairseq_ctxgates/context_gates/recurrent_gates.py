@@ -49,13 +49,13 @@ class RecurrentContextGate(RecurrentConnection):
         return torch.cat([context_proj(context), self.from_context(context)], dim=-1)
 
     def forward(
-        self, previous: Tensor, given: Optional[Tensor], source: Tensor, target_terms: Sequence[Tensor]
+        self, previous: Tensor, step_input: Optional[Tensor], source: Tensor, target_terms: Sequence[Tensor]
     ) -> Tuple[Tensor, List[Tensor], Returned]:
         """See :meth:`RecurrentConnection.forward`. Returns the weight of the source beside the terms, (rows, state
         dim), between 0 and 1: z, or 1 - z where the gate scales the target only."""
         width = previous.size(-1)
         source, context_term = source.split([source.size(-1) - width, width], dim=-1)
-        z = torch.sigmoid(given + self.from_state(previous) + context_term)
+        z = torch.sigmoid(step_input + self.from_state(previous) + context_term)
         if self.kind == "source":
             return _scaled(source, z), list(target_terms), {"context_gates": z}
         if self.kind == "target":

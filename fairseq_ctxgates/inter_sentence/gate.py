@@ -87,20 +87,21 @@ class PrecedingContext(SourceContextPart):
         self.gate = gate
         self.attention = attention
 
-    def forward(self, query: Tensor, source: Tensor, given: LayerInput) -> Tuple[Tensor, Returned]:
+    def forward(self, query: Tensor, source: Tensor, layer_input: LayerInput) -> Tuple[Tensor, Returned]:
         """See :meth:`SourceContextPart.forward`."""
-        preceding, weights = self.preceding_context(query, given)
+        preceding, weights = self.preceding_context(query, layer_input)
         context, z = self.gate(query, source, preceding)
         return context, {GATES: z} if weights is None else {GATES: z, ATTENTION: weights}
 
-    def preceding_context(self, query: Tensor, given: LayerInput) -> Tuple[Tensor, Optional[Tensor]]:
+    def preceding_context(self, query: Tensor, layer_input: LayerInput) -> Tuple[Tensor, Optional[Tensor]]:
         """c_a, (target length, batch, embed dim), and the weights of attention, (heads, batch, target length, preceding
         length), if asked for. Under the ablation ``random`` c_a is random and has no weights."""
-        if "sentence_keys" in given.added:
-            steps = step_numbers(given.first_step, query)
-            return random_context(given.added["sentence_keys"], self.number, steps, query.size(-1)).to(query), None
-        preceding = EncodedSentence(given.added["preceding_out"], given.added.get("preceding_padding_mask"))
-        return attend(self.attention, query, preceding, given.incremental_state, ATTENTION in given.returns)
+        added = layer_input.added
+        if "sentence_keys" in added:
+            steps = step_numbers(layer_input.first_step, query)
+            return random_context(added["sentence_keys"], self.number, steps, query.size(-1)).to(query), None
+        preceding = EncodedSentence(added["preceding_out"], added.get("preceding_padding_mask"))
+        return attend(self.attention, query, preceding, layer_input.incremental_state, ATTENTION in layer_input.returns)
 
 
 class RecurrentInterSentenceGate(RecurrentSourcePart, InterSentenceGate):
@@ -156,17 +157,17 @@ class RecurrentInterSentenceGate(RecurrentSourcePart, InterSentenceGate):
         previous: Tensor,
         query: Tensor,
         source: Tensor,
-        given: Tensor,
+        step_input: Tensor,
         memory: Optional[AttentionMemory],
     ) -> Tuple[Tensor, Returned]:
         """See :meth:`RecurrentSourcePart.forward`."""
         returned: Returned = {}
         if memory is None:  # the ablation random, for which step_inputs has put C_a c_a and C_1 c_a beside W y_{t-1}
-            word_term, gate_a, context_a = given.chunk(3, dim=-1)
+            word_term, gate_a, context_a = step_input.chunk(3, dim=-1)
         else:
             returned[ATTENTION] = self.attention(query, memory)
             gate_a, context_a = weighted_sum(returned[ATTENTION], memory.values).chunk(2, dim=-1)
-            word_term = given
+            word_term = step_input
         gate_b, context_b = source.chunk(2, dim=-1)
         argument = self.from_state(previous) + word_term + gate_b + gate_a
         context, returned[GATES] = self.mix(argument, context_b, context_a)

@@ -93,19 +93,19 @@ class InterSentence(Mechanism[InterSentenceGateConfig]):
     def context_size(self) -> int:
         return int(self.options.inter_sentence_context)
 
-    def sentences(self, given: EncoderInput) -> Dict[str, FurtherSentences]:
+    def sentences(self, encoder_input: EncoderInput) -> Dict[str, FurtherSentences]:
         """The preceding sentences, none under the ablation ``random``."""
-        preceding = preceding_sentences(given, self.context_size, self.options.inter_sentence_ablation)
+        preceding = preceding_sentences(encoder_input, self.context_size, self.options.inter_sentence_ablation)
         return {} if self.options.inter_sentence_ablation == "random" else {"preceding": preceding}
 
     def encoding_parts(self, width: int) -> Dict[str, EncodingPart]:
         return {"preceding": DistanceEmbedding(self.context_size, width)} if self.context_size > 1 else {}
 
-    def tensors(self, given: EncoderInput) -> Dict[str, Tensor]:
+    def tensors(self, encoder_input: EncoderInput) -> Dict[str, Tensor]:
         """Under the ablation ``random`` a key for each sentence, (batch,)."""
         if self.options.inter_sentence_ablation != "random":
             return {}
-        return {"sentence_keys": sentence_keys(given.source, given.dictionary.pad())}
+        return {"sentence_keys": sentence_keys(encoder_input.source, encoder_input.dictionary.pad())}
 
     def source_part(
         self, number: int, options: TransformerOptions, new_attention: Callable[[], SentenceAttention]
@@ -128,7 +128,7 @@ class InterSentence(Mechanism[InterSentenceGateConfig]):
         return self.options.inter_sentence_ablation == "closed"
 
 
-def preceding_sentences(given: EncoderInput, context_size: int, ablation: str) -> FurtherSentences:
+def preceding_sentences(encoder_input: EncoderInput, context_size: int, ablation: str) -> FurtherSentences:
     """The preceding sentences as a model of so many encodes them; with the ablation ``null`` there is one for each
     source, (eos, eos, eos), as before a document's first sentence.
 
@@ -136,17 +136,17 @@ def preceding_sentences(given: EncoderInput, context_size: int, ablation: str) -
         ValueError: the batch has none.
         UserError: it has several for each source, and was doubled.
     """
-    tokens = given.require("preceding_tokens")
+    tokens = encoder_input.require("preceding_tokens")
     if ablation == "null":
-        return FurtherSentences(torch.full_like(tokens[:, :1], given.dictionary.eos()).repeat(1, NULL_LENGTH))
-    distances = given.inputs.get("preceding_distances")
+        return FurtherSentences(torch.full_like(tokens[:, :1], encoder_input.dictionary.eos()).repeat(1, NULL_LENGTH))
+    distances = encoder_input.inputs.get("preceding_distances")
     if distances is None:
         return FurtherSentences(tokens)
-    if given.inputs.get("preceding_rows", len(tokens)) != len(tokens):
+    if encoder_input.inputs.get("preceding_rows", len(tokens)) != len(tokens):
         raise UserError(
             "several preceding sentences (--inter-sentence-context) do not go with what changes the rows of a batch, "
             "such as --criterion label_smoothed_cross_entropy_with_rdrop: give another criterion, or read one"
         )
     # The batch may have more for another model of an ensemble.
-    groups: Sequence[Tensor] = given.inputs["preceding_groups"]  # type: ignore[assignment]
+    groups: Sequence[Tensor] = encoder_input.inputs["preceding_groups"]  # type: ignore[assignment]
     return FurtherSentences(tokens, groups, distances.masked_fill(distances > context_size, 0))

@@ -232,7 +232,7 @@ def is_shared_by_beams(name: str) -> bool:
 
 
 def further_encodings(
-    mechanisms: Collection[Mechanism], given: EncoderInput, own: Collection[str]
+    mechanisms: Collection[Mechanism], encoder_input: EncoderInput, own: Collection[str]
 ) -> Tuple[Dict[str, Tensor], Dict[str, FurtherSentences], EncoderOut]:
     """Masks, sentences and tensors that mechanisms add to the encoder, each by name; see :class:`Mechanism`.
 
@@ -254,13 +254,13 @@ def further_encodings(
         taken.update(entries)
 
     for mechanism in mechanisms:
-        for name, mask in mechanism.source_masks(given).items():
+        for name, mask in mechanism.source_masks(encoder_input).items():
             take(mechanism, "source_masks", name, f"{name}_out")
             masks[name] = mask
-        for name, further in mechanism.sentences(given).items():
+        for name, further in mechanism.sentences(encoder_input).items():
             take(mechanism, "sentences", name, f"{name}_out", f"{name}_padding_mask")
             sentences[name] = further
-        for name, tensor in mechanism.tensors(given).items():
+        for name, tensor in mechanism.tensors(encoder_input).items():
             take(mechanism, "tensors", name, name)
             tensors[name] = [tensor]
     return masks, sentences, tensors

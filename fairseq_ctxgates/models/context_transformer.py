@@ -100,8 +100,8 @@ class ContextTransformerEncoder(TransformerEncoderBase):
         added: for a mask under which the source was encoded, ``<name>_out``, (source length, batch, embed dim); for
         further sentences ``<name>_out``, (their length, batch, embed dim), and ``<name>_padding_mask``, (batch, their
         length); and tensors as they are."""
-        given = EncoderInput(src_tokens, inputs, self.dictionary, self.max_positions())
-        masks, sentences, tensors = further_encodings(self.mechanisms, given, FAIRSEQ_ENCODER_OUT)
+        encoder_input = EncoderInput(src_tokens, inputs, self.dictionary, self.max_positions())
+        masks, sentences, tensors = further_encodings(self.mechanisms, encoder_input, FAIRSEQ_ENCODER_OUT)
         batches = {name: further.batches(self.padding_idx) for name, further in sentences.items()}
         is_padded = self.are_padded([src_tokens, *(tokens for of_one in batches.values() for tokens in of_one)])
         encoder_out = self.encode(src_tokens, next(is_padded), masks, return_all_hiddens, token_embeddings)

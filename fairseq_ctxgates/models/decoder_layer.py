@@ -94,7 +94,7 @@ class ContextDecoderLayer(TransformerDecoderLayerBase):
             for each name in ``self.returns`` the tensor, or None where it is not asked for
         """
         sentence = EncodedSentence(encoder_out, encoder_padding_mask)
-        given = LayerInput(sentence, self.encoder_attn, added, first_step, incremental_state, returns)
+        layer_input = LayerInput(sentence, self.encoder_attn, added, first_step, incremental_state, returns)
         source_norm = SublayerNorm(self.norm_order, self.encoder_attn_layer_norm)
         returned: Returned = {}
 
@@ -102,7 +102,7 @@ class ContextDecoderLayer(TransformerDecoderLayerBase):
         query = source_norm.input(target)
         source, attention = attend(self.encoder_attn, query, sentence, incremental_state, need_attn)
         for part in self.source_parts.in_order():
-            source, found = part(query, source, given)
+            source, found = part(query, source, layer_input)
             returned.update(found)
         x, found = self.connection(target, self.dropout_module(source), query, source_norm)
         returned.update(found)

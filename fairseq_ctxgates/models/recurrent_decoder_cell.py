@@ -126,18 +126,18 @@ class RecurrentDecoderCell(nn.Module):
 
     # --- a step
 
-    def forward(self, state: Tensor, given: StepInput, memory: StepMemory) -> Step:
+    def forward(self, state: Tensor, step_input: StepInput, memory: StepMemory) -> Step:
         """
         Args:
             state: s_{t-1}, (rows, state dim)
-            given: from :meth:`inputs`
+            step_input: from :meth:`inputs`
             memory: from :meth:`read`
         """
         previous = state
         if self.feedback_proj is None:
-            target_terms = [self.state_proj(state), given.word]
+            target_terms = [self.state_proj(state), step_input.word]
         else:
-            state = gru(previous, given.word, self.feedback_proj(previous))  # s̃
+            state = gru(previous, step_input.word, self.feedback_proj(previous))  # s̃
             target_terms = [self.state_proj(state)]
 
         attention = self.attention(state, memory.sentence)
@@ -145,10 +145,10 @@ class RecurrentDecoderCell(nn.Module):
         terms = weighted_sum(attention, memory.sentence.values)
         returned: Returned = {}
         for place, (name, part) in enumerate(self.source_parts.named(), start=1):
-            context, found = part(previous, state, terms, given.parts[name], memory.parts.get(name))
+            context, found = part(previous, state, terms, step_input.parts[name], memory.parts.get(name))
             terms = self.context_terms(context, place)
             returned.update(found)
-        source, target_terms, found = self.connection(previous, given.connection, terms, target_terms)
+        source, target_terms, found = self.connection(previous, step_input.connection, terms, target_terms)
         returned.update(found)
         recurrent, *others = target_terms
         return Step(gru(state, sum(others, source), recurrent), attention, returned)

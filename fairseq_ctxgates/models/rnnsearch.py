@@ -174,8 +174,8 @@ class RNNSearchEncoder(FairseqEncoder):
             source's first word, (rows, hidden size); and the tensors that mechanisms added, (rows, ...). There is a row
             for each sentence until :meth:`reorder_encoder_out` makes more.
         """
-        given = EncoderInput(src_tokens, inputs, self.dictionary, self.max_positions())
-        masks, further, tensors = further_encodings(self.mechanisms, given, OWN_ENCODER_OUT)
+        encoder_input = EncoderInput(src_tokens, inputs, self.dictionary, self.max_positions())
+        masks, further, tensors = further_encodings(self.mechanisms, encoder_input, OWN_ENCODER_OUT)
         if masks:
             raise UserError(f"RNNSearch cannot encode the source under a mask ({', '.join(masks)}): use a Transformer")
         batches = {name: sentences.batches(self.padding_idx) for name, sentences in further.items()}
@@ -339,8 +339,8 @@ class RNNSearchDecoder(ContextDecoder):
         first_step = prev_output_tokens.size(1) - words.size(1)
         steps = []
         state = cached["state"]
-        for given in self.cell.inputs(words.transpose(0, 1), added, first_step):
-            steps.append(self.cell(state, given, cached["memory"]))
+        for step_input in self.cell.inputs(words.transpose(0, 1), added, first_step):
+            steps.append(self.cell(state, step_input, cached["memory"]))
             state = steps[-1].state
         self.set_incremental_state(incremental_state, "decoder", {**cached, "state": state})
 

@@ -101,19 +101,21 @@ class RelationContext(SourceContextPart):
         self.fusion = fusion
         self.attention = attention
 
-    def forward(self, query: Tensor, source: Tensor, given: LayerInput) -> Tuple[Tensor, Returned]:
+    def forward(self, query: Tensor, source: Tensor, layer_input: LayerInput) -> Tuple[Tensor, Returned]:
         """See :meth:`SourceContextPart.forward`. Without a relation encoding the ordinary one takes its place (Compare
         Fusion)."""
-        relation = EncodedSentence(given.added.get("relation_out", given.sentence.states), given.sentence.padding_mask)
-        return self.fusion(source, self.relation_context(query, relation, given)), {}
+        sentence = layer_input.sentence
+        relation = EncodedSentence(layer_input.added.get("relation_out", sentence.states), sentence.padding_mask)
+        return self.fusion(source, self.relation_context(query, relation, layer_input)), {}
 
-    def relation_context(self, query: Tensor, relation: EncodedSentence, given: LayerInput) -> Tensor:
+    def relation_context(self, query: Tensor, relation: EncodedSentence, layer_input: LayerInput) -> Tensor:
         """s̃, of the shape of the query."""
         if self.attention is not None:
-            return attend(self.attention, query, relation, given.incremental_state)[0]
+            return attend(self.attention, query, relation, layer_input.incremental_state)[0]
         # One attention reads both encodings: between decoding steps it keeps h' in a state apart from that of h.
-        state = given.incremental_state
-        return attend(given.attention, query, relation, None if state is None else state.setdefault(STATE_NAME, {}))[0]
+        state = layer_input.incremental_state
+        own_state = None if state is None else state.setdefault(STATE_NAME, {})
+        return attend(layer_input.attention, query, relation, own_state)[0]
 
     def reorder_state(
         self, incremental_state: IncrementalState, new_order: Tensor, attention: SentenceAttention

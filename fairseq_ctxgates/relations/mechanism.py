@@ -106,8 +106,8 @@ class FactualRelations(Mechanism[RelationFusionConfig]):
         multiplies = self.is_read and self.options.relation_mask_operation == "multiply"
         return MultiplyingAttention if multiplies else None
 
-    def source_masks(self, given: EncoderInput) -> Dict[str, Tensor]:
-        return {"relation": given.require("relation_mask")} if self.is_read else {}
+    def source_masks(self, encoder_input: EncoderInput) -> Dict[str, Tensor]:
+        return {"relation": encoder_input.require("relation_mask")} if self.is_read else {}
 
     def source_part(
         self, number: int, options: TransformerOptions, new_attention: Callable[[], SentenceAttention]

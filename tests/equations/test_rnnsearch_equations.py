@@ -163,7 +163,7 @@ def test_context_gate_by_hand(kind: str, source: tuple, targets: list[tuple], we
     log3 = math.log(3)
     found_source, found_targets, returned = gate(
         vector(1, 2),
-        given=vector(2, 4),
+        step_input=vector(2, 4),
         source=torch.cat([vector(4, 8).repeat(1, 3), vector(log3 - 3, -log3 - 2)], dim=-1),
         target_terms=[vector(16, 12).repeat(1, 3), vector(-4, 4).repeat(1, 3)],
     )

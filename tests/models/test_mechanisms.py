@@ -130,7 +130,7 @@ def test_names_that_are_taken(facts: dict[str, Any], message: str, monkeypatch: 
     ],
 )
 def test_names_of_an_encoders_output_that_are_taken(what: str, name: str) -> None:
-    other = mechanism(switch="other_switch", **{what: lambda self, given: {name: torch.zeros(2)}})(OtherConfig(True), 1)
+    other = mechanism(switch="other_switch", **{what: lambda self, _: {name: torch.zeros(2)}})(OtherConfig(True), 1)
     with pytest.raises(ValueError, match=f"Other.{what}: the name '{name}' is taken"):
         further_encodings([other], None, FAIRSEQ_ENCODER_OUT)  # type: ignore[arg-type]
 
@@ -141,7 +141,7 @@ def test_every_argument_of_a_decoder_layer_is_taken() -> None:
 
 
 def test_two_mechanisms_may_not_add_the_same() -> None:
-    added = {what: lambda self, given: {"one": torch.zeros(2)} for what in ("source_masks", "sentences")}
+    added = {what: lambda self, _: {"one": torch.zeros(2)} for what in ("source_masks", "sentences")}
     others = [mechanism(switch="other_switch", **{what: give})(OtherConfig(True), 1) for what, give in added.items()]
     with pytest.raises(ValueError, match="Other.sentences: the name 'one' is taken"):
         further_encodings(others, None, FAIRSEQ_ENCODER_OUT)  # type: ignore[arg-type]
