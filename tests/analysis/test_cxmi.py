@@ -17,18 +17,16 @@ from fairseq.sequence_scorer import SequenceScorer
 
 from fairseq_ctxgates import analysis
 from fairseq_ctxgates.analysis import cxmi
-from fairseq_ctxgates.analysis.cxmi import (
-    Measured,
-    SentenceScores,
+from fairseq_ctxgates.analysis.cxmi_report import (
     cxmi_figure,
     drawn_sentence,
-    measure,
     places_of_words,
     summary_table,
     token_table,
 )
+from fairseq_ctxgates.analysis.cxmi_scores import Measured, SentenceScores, measure
 from fairseq_ctxgates.analysis.inference import Inference
-from fairseq_ctxgates.analysis.preceding_attention import preceding_attention
+from fairseq_ctxgates.analysis.preceding_context import preceding_attention
 from fairseq_ctxgates.analysis.scores import token_log_probs
 from fairseq_ctxgates.checkpoints.loading import load
 from fairseq_ctxgates.errors import UserError

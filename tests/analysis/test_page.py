@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from fairseq_ctxgates import analysis
-from fairseq_ctxgates.analysis.cxmi import SentenceScores, chosen_document
+from fairseq_ctxgates.analysis.cxmi_page import chosen_document
+from fairseq_ctxgates.analysis.cxmi_scores import SentenceScores
 from fairseq_ctxgates.analysis.page import Page, PageSentence
 from tests.helpers.documents import SHORT, TEXT
 from tests.helpers.fairseq_commands import GATED

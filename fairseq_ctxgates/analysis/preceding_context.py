@@ -1,4 +1,4 @@
-"""The attention of one sentence's target words over the words of its preceding sentences."""
+"""The preceding sentences of a split, and the attention of a sentence's target words over them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ import torch
 
 from fairseq_ctxgates.analysis.attention_entropy import inter_sentence, read_attention
 from fairseq_ctxgates.analysis.inference import Batch, Inference, reads_preceding
+from fairseq_ctxgates.inter_sentence.preceding_sentences import PrecedingSentences
+
+
+def preceding_stream(inference: Inference, split: str) -> PrecedingSentences:
+    """The preceding sentences of a split that was loaded."""
+    streams = inference.task.dataset(split).streams
+    (stream,) = (stream for stream in streams if isinstance(stream, PrecedingSentences))
+    return stream
 
 
 @torch.no_grad()

@@ -1,0 +1,95 @@
+"""The page of ``ctxgates analyze cxmi --html``: a document of the split with what its words gain."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, Dict, List, Mapping, Optional
+
+import numpy as np
+
+from fairseq_ctxgates.analysis.cxmi_scores import Measured, SentenceScores
+from fairseq_ctxgates.analysis.inference import Inference
+from fairseq_ctxgates.analysis.page import Page, PageSentence
+from fairseq_ctxgates.analysis.preceding_context import preceding_attention, preceding_stream
+from fairseq_ctxgates.inter_sentence.preceding_rows import NONE
+
+
+class Document:
+    """A document of the split with what its words gain from each of several models."""
+
+    def __init__(self) -> None:
+        self.series: List[str] = []
+        self.rows: List[int] = []
+        self.sentences: Dict[int, Dict[str, Any]] = {}  # the fields of each PageSentence, by its row
+
+    def add(self, inference: Inference, model: Measured, args: argparse.Namespace) -> None:
+        """Add a model; the first one decides which document it is.
+
+        Raises:
+            UserError: the sentence whose document it shall be does not exist.
+        """
+        split = args.gen_subset
+        dataset, stream = inference.task.dataset(split), preceding_stream(inference, split)
+        saved = {sentence.number - 1: sentence for sentence in model.sentences}
+        if not self.series:
+            self.rows = chosen_document(stream.rows[:, 0], saved, args.sentence)
+        self.series.append(model.name)
+        source, target = (inference.split(split).load_language(language) for language in inference.languages)
+        words, target_words = inference.task.source_dictionary, inference.task.target_dictionary
+        longest = inference.task.cfg.max_source_positions  # of one preceding sentence, which is cut at its beginning
+        for row in self.rows:
+            if row not in saved:
+                continue  # too long for the model
+            before = [source[place][-longest:] for place in stream.source_rows(row)]
+            shown = self.sentences.setdefault(row, {"number": row + 1, "before": [], "values": {}, "attention": {}})
+            shown["source"] = [words[token] for token in source[row].tolist()[:-1]]
+            shown["tokens"] = [target_words[token] for token in target[row].tolist()]
+            shown["values"][model.name] = saved[row].saved.round(4).tolist()
+            texts = [[words[token] for token in sentence.tolist()[:-1]] for sentence in before]
+            shown["before"] = max(shown["before"], texts, key=len)  # of the model that reads most
+            batch = inference.to_device(dataset.collater([dataset[row]]))
+            attention = preceding_attention(inference, batch, list(map(len, before)), len(source[row]))
+            if attention is not None:
+                shown["attention"][model.name] = attention.round(3).tolist()
+
+    def page(self, title: str) -> Page:
+        """The page, with the sentences that no model left out."""
+        found = [self.sentences[row] for row in self.rows if row in self.sentences]
+        sentences = [PageSentence(**shown) for shown in found if len(shown["values"]) == len(self.series)]
+        bits = [abs(value) for sentence in sentences for values in sentence.values.values() for value in values]
+        return Page(
+            title=title,
+            what="Bits that each target word gains from the preceding sentences, given the reference before it; under "
+            "the pointer the attention over them",
+            series=self.series,
+            sentences=sentences,
+            middle=0.0,
+            range=max(1.0, float(np.percentile(bits, 99))) if bits else 1.0,
+            low="loses",
+            high="gains",
+        )
+
+
+def chosen_document(
+    nearest: np.ndarray, sentences: Mapping[int, SentenceScores], number: Optional[int] = None
+) -> List[int]:
+    """The rows of the document that has a sentence; by default of the one whose tokens save most in the mean, those of
+    sentences that have a preceding one.
+
+    Args:
+        nearest: the row of the sentence before each, or ``NONE``, (sentences,)
+        sentences: those that were scored, by their rows
+        number: of the sentence, from 1
+    """
+    first = np.arange(len(nearest))  # the row of the first sentence of each one's document
+    for row, before in enumerate(nearest):
+        if before != NONE:
+            first[row] = first[before]
+    if number is not None:
+        return np.flatnonzero(first == first[number - 1]).tolist()
+    saved: Dict[int, List[float]] = {}
+    for row, sentence in sentences.items():
+        if nearest[row] != NONE:
+            saved.setdefault(int(first[row]), []).extend(sentence.saved)
+    best = max(saved, key=lambda document: float(np.mean(saved[document])))
+    return np.flatnonzero(first == best).tolist()
