@@ -24,7 +24,7 @@ from fairseq_ctxgates.mechanisms import all_mechanisms
 from fairseq_ctxgates.models import context_transformer, context_transformer_align, rnnsearch
 from fairseq_ctxgates.models.transformer_config import DecoderNormOrderConfig
 from fairseq_ctxgates.models.warm_start import WarmStartConfig
-from fairseq_ctxgates.tasks.context_translation import STREAMS
+from fairseq_ctxgates.tasks.task_streams import STREAMS
 
 INTRODUCTION = """# Options
 

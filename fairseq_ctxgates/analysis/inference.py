@@ -255,8 +255,8 @@ class Inference:
     @property
     def context_size(self) -> int:
         """How many preceding sentences the model reads; 1 if it reads none."""
-        of_task = getattr(self.task, "context_size", None)  # none in fairseq's own task
-        return of_task() if of_task else 1
+        streams = getattr(self.task, "streams", None)  # none in fairseq's own task
+        return streams.context_size() if streams else 1
 
     @property
     def max_positions(self) -> Tuple[int, int]:

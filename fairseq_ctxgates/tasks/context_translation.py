@@ -7,9 +7,8 @@ import math
 from dataclasses import dataclass, fields, make_dataclass
 from itertools import count, takewhile
 from pathlib import Path
-from typing import AbstractSet, Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Type
+from typing import AbstractSet, Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
-import numpy as np
 from fairseq import utils
 from fairseq.criterions import FairseqCriterion
 from fairseq.data import Dictionary
@@ -21,14 +20,12 @@ from torch import Tensor
 
 from fairseq_ctxgates.allocator import keep_freed_memory
 from fairseq_ctxgates.compat import SequenceScorer, TranslationConfig, TranslationTask
-from fairseq_ctxgates.configuration import as_flag, as_given, options_from
+from fairseq_ctxgates.configuration import as_flag, as_given
 from fairseq_ctxgates.data.data_directory import Split
-from fairseq_ctxgates.data.side_stream import SideStream, TargetContext
 from fairseq_ctxgates.data.side_stream_dataset import SideStreamDataset
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.mechanisms import all_mechanisms
 from fairseq_ctxgates.models.context_model import ContextModel
-from fairseq_ctxgates.models.input_options import InputOptions, Values
+from fairseq_ctxgates.models.input_options import InputOptions
 from fairseq_ctxgates.models.warm_start import warm_start
 from fairseq_ctxgates.tasks.alignments import AlignmentGenerator, wanted_alignment
 from fairseq_ctxgates.tasks.continuing_generator import ContinuingGenerator
@@ -36,14 +33,16 @@ from fairseq_ctxgates.tasks.interactive_lines import InteractiveLines, LineDatas
 from fairseq_ctxgates.tasks.loader_workers import LoaderWorkers
 from fairseq_ctxgates.tasks.model_overrides import ModelOptions, refuse_unread_overrides
 from fairseq_ctxgates.tasks.saved_options import SavedOptions
+from fairseq_ctxgates.tasks.task_streams import (
+    SAVED_OPTIONS,
+    STREAMS,
+    TRANSLATION_OPTIONS,
+    TaskStreams,
+    options_without_effect,
+)
 from fairseq_ctxgates.tasks.translation_pass import NO_ALIGNMENT, TranslationPass
 
 logger = logging.getLogger(__name__)
-
-STREAMS: Tuple[Type[SideStream], ...] = tuple(stream for mechanism in all_mechanisms() for stream in mechanism.streams)
-# What only fairseq-generate needs, and what a checkpoint keeps, see SideStream.
-_TRANSLATION_OPTIONS = {name for stream in STREAMS for name in stream.translation_options}
-_SAVED_IN_CHECKPOINT = {name: differs for stream in STREAMS for name, differs in stream.saved_options.items()}
 
 
 @dataclass
@@ -72,11 +71,12 @@ class ContextTranslationTask(TranslationTask):
 
     def __init__(self, cfg: FairseqDataclass, src_dict: Dictionary, tgt_dict: Dictionary) -> None:
         super().__init__(cfg, src_dict, tgt_dict)
+        self.streams = TaskStreams(cfg)
         self._models: List[BaseFairseqModel] = []
         self._trains = False  # the last model was built to be trained
         self._model_options: List[ModelOptions] = []
         self._training_data: Optional[SideStreamDataset] = None
-        self._saved_options = SavedOptions(cfg, _SAVED_IN_CHECKPOINT)
+        self._saved_options = SavedOptions(cfg, SAVED_OPTIONS)
         self._loads: Dict[str, Callable[[], None]] = {}  # how the splits but train were loaded
         self._workers = LoaderWorkers()
         self._lines = InteractiveLines()
@@ -97,26 +97,13 @@ class ContextTranslationTask(TranslationTask):
         else:
             self._loads[split] = functools.partial(self.load_dataset, split, epoch, combine, **kwargs)
         parts = self._parts(split, epoch if is_train else 1, combine)
-        streams = self._wanted_streams()
-        if streams:
+        if self.streams.wanted():
             for part in parts:  # before fairseq fails on damaged files with an error that names none
                 for lang in (self.cfg.source_lang, self.cfg.target_lang):
                     if lang == self.cfg.source_lang or _is_there(part, lang):
                         part.load_language(lang)
         super().load_dataset(split, epoch, combine, **kwargs)
-        dataset = self.datasets[split]
-        sample_ratios = [self.cfg.upsample_primary] + [1] * (len(parts) - 1)
-        loaded = [
-            stream.load(parts, sample_ratios, dataset, self._options_of(stream), self.cfg, self.context_size())
-            for stream in streams
-            if is_train or not stream.train_only or all(map(stream.exists, parts))
-        ]
-        if loaded:
-            mask = _training_mask(loaded, split) if is_train else None
-            for stream in loaded if is_train else []:
-                stream.begin_training()
-            self.datasets[split] = SideStreamDataset(dataset, loaded, mask)
-            logger.info(f"{split}: side streams {', '.join(stream.name for stream in loaded)}")
+        self.datasets[split] = self.streams.join_to(self.datasets[split], parts, split, is_train)
         if is_train:
             self._training_data = self.datasets[split]
 
@@ -130,11 +117,11 @@ class ContextTranslationTask(TranslationTask):
         options = self._models[-1].input_options if self._models else None
         if options is None or options.loaded is None:
             return
-        before, trained, options.loaded = self._input_options(), options.loaded, None
+        before, trained, options.loaded = self.streams.input_options(), options.loaded, None
         self._saved_options.go_on_with(trained)
         if not (self.cfg.reset_optimizer or self.cfg.finetune_from_model):
-            self._saved_options.check_as_trained(self._input_options(), trained)
-        options.values = self._input_options()
+            self._saved_options.check_as_trained(self.streams.input_options(), trained)
+        options.values = self.streams.input_options()
         if options.values != before:
             taken = (as_given(name, value) for name, value in options.values.items() if value is not None)
             logger.info(f"training goes on with {' and '.join(taken)}, as the checkpoint was trained")
@@ -148,31 +135,13 @@ class ContextTranslationTask(TranslationTask):
             if getattr(self.cfg, name) != getattr(_DEFAULTS, name):
                 raise UserError(f"{as_flag(name)} is for {command}: here it would do nothing, leave it out")
 
-    def _options_of(self, stream: Type[SideStream]) -> FairseqDataclass:
-        return options_from(stream.Config, self.cfg)
-
-    def _wanted_streams(self) -> List[Type[SideStream]]:
-        required = self.required_streams()
-        return [stream for stream in STREAMS if stream.is_wanted(self._options_of(stream), required)]
-
     def required_streams(self) -> Set[str]:
         """The names of the streams that the models at hand require, whatever the options say."""
-        return {name for model in self._models if isinstance(model, ContextModel) for name in model.required_streams}
-
-    def context_size(self) -> int:
-        """How many preceding sentences the models at hand read, or the options ask for."""
-        of_models = (model.context_size for model in self._models if isinstance(model, ContextModel))
-        return max([*of_models, *(stream.context_size(self._options_of(stream)) for stream in STREAMS)])
+        return self.streams.required()
 
     def state_dict(self) -> Dict[str, Any]:
         """What a checkpoint keeps of the task: the options by which its model reads its input."""
-        return {**super().state_dict(), **self._input_options()}
-
-    def _input_options(self) -> Values:
-        """The options by which the models at hand read their input."""
-        required = self.required_streams()
-        saved = [stream.values_to_save(self._options_of(stream), required) for stream in STREAMS]
-        return {name: value for values in saved for name, value in values.items()}
+        return {**super().state_dict(), **self.streams.input_options()}
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """Give a checkpoint's model the input that it was trained on, unless the options say otherwise. fairseq calls
@@ -189,7 +158,7 @@ class ContextTranslationTask(TranslationTask):
         self, lines: List[str], encode_fn: Callable[[str], str]
     ) -> Tuple[List[Tensor], List[int]]:
         """What fairseq-interactive, and nothing else, calls for each buffer: documents go on from one to the next."""
-        self._refuse_given(_TRANSLATION_OPTIONS, "fairseq-generate")
+        self._refuse_given(TRANSLATION_OPTIONS, "fairseq-generate")
         self._lines.begin_buffer()
         tokens_and_lengths: Tuple[List[Tensor], List[int]] = super().get_interactive_tokens_and_lengths(
             lines, encode_fn
@@ -202,17 +171,11 @@ class ContextTranslationTask(TranslationTask):
         """Lines to translate, with the streams that can be made from them: those of a buffer of fairseq-interactive, or
         a list, which is a document of its own."""
         dataset = super().build_dataset_for_inference(src_tokens, src_lengths, constraints)
-        streams = [
-            stream.from_interactive_lines(
-                dataset, self._lines.before, self._options_of(stream), self.cfg, self.context_size()
-            )
-            for stream in self._wanted_streams()
-        ]
-        lines = LineDataset(dataset, [stream for stream in streams if stream is not None])
+        lines = LineDataset(dataset, self.streams.of_lines(dataset, self._lines.before))
         lines.is_translated = True
-        self._lines.read(src_tokens, lines, self.context_size())
+        self._lines.read(src_tokens, lines, self.streams.context_size())
         if self._pass.context is None:
-            self._pass = TranslationPass(self._new_target_context())
+            self._pass = TranslationPass(self.streams.target_context(self.tgt_dict))
         if self._pass.context is not None:
             self._pass.context.begin_lines(len(src_tokens))
         return lines
@@ -230,11 +193,6 @@ class ContextTranslationTask(TranslationTask):
         found = super().inference_step(generator, models, sample, *args, **kwargs)
         self._pass.keep(sample, found)
         return found
-
-    def _new_target_context(self) -> Optional[TargetContext]:
-        """What translations continue from now on, if they continue anything."""
-        wanted = (stream.target_context(self._options_of(stream), self.tgt_dict) for stream in self._wanted_streams())
-        return next((context for context in wanted if context is not None), None)
 
     def _parts(self, split: str, epoch: int, combine: bool) -> List[Split]:
         """The splits that fairseq joined to this one: itself, and with ``combine`` also ``valid1``, ``valid2``, ..."""
@@ -255,6 +213,8 @@ class ContextTranslationTask(TranslationTask):
         """
         model = super().build_model(cfg, from_checkpoint)
         self._models.append(model)
+        if isinstance(model, ContextModel):
+            self.streams.models.append(model)
         self._trains = not from_checkpoint
         self._model_options.append(ModelOptions.of(model, cfg))
         if from_checkpoint and not isinstance(model, ContextModel):  # which ignores what it does not read
@@ -267,7 +227,7 @@ class ContextTranslationTask(TranslationTask):
             _check_trainable(model)
             if model.pending_warm_start:
                 warm_start(model, model.pending_warm_start)
-        InputOptions(self._input_options()).attach(model)
+        InputOptions(self.streams.input_options()).attach(model)
         return model
 
     def can_reuse_epoch_itr(self, dataset: SideStreamDataset) -> bool:
@@ -282,7 +242,8 @@ class ContextTranslationTask(TranslationTask):
             UserError: translations that continue others would be made by several processes.
         """
         if dataset is not self._training_data and dataset is not self._lines.dataset:
-            self._pass = TranslationPass(self._new_target_context(), kwargs.get("num_shards", 1) > 1)
+            context = self.streams.target_context(self.tgt_dict)
+            self._pass = TranslationPass(context, kwargs.get("num_shards", 1) > 1)
             if self.cfg.eval_bleu and not self.cfg.path:
                 self._pass.check_alone()
             if isinstance(dataset, SideStreamDataset):
@@ -302,15 +263,10 @@ class ContextTranslationTask(TranslationTask):
         Raises:
             UserError: they do.
         """
-        self._refuse_given(_TRANSLATION_OPTIONS, "fairseq-generate")
+        self._refuse_given(TRANSLATION_OPTIONS, "fairseq-generate")
         # fairseq-validate takes the options of task and criterion from the checkpoint too.
         self._check_options(task_options(has_criterion=True) | set(cfg))
-        for stream in self._wanted_streams():
-            if stream.criterions and cfg._name not in stream.criterions:
-                raise UserError(
-                    f"the stream {stream.name!r} would do nothing: give --criterion {stream.criterions[0]}, or leave "
-                    f"out the option that loads it"
-                )
+        self.streams.check_criterion(cfg._name)
         criterion = super().build_criterion(cfg, *others, **kwargs)
         for model in self._models:
             if hasattr(criterion, "check_model"):
@@ -333,13 +289,13 @@ class ContextTranslationTask(TranslationTask):
                 unread = options_without_effect(trains=False, has_criterion=False, reads_lines=True)
                 self._refuse_given(unread, "fairseq-train")
         alignment = wanted_alignment(args, self.cfg.post_process)
-        continues = self._new_target_context() is not None and not is_scored
+        continues = self.streams.target_context(self.tgt_dict) is not None and not is_scored
         if alignment and continues:
             raise UserError(NO_ALIGNMENT)
         if is_scored:
-            self._refuse_given(_TRANSLATION_OPTIONS, "fairseq-generate without --score-reference")
-        for stream in self._wanted_streams() if continues else []:
-            stream.check_translation(self._options_of(stream))
+            self._refuse_given(TRANSLATION_OPTIONS, "fairseq-generate without --score-reference")
+        if continues:
+            self.streams.check_translation()
         if alignment and seq_gen_cls is None:
             extra_gen_cls_kwargs = {**(extra_gen_cls_kwargs or {}), "print_alignment": alignment}
         seq_gen_cls = seq_gen_cls or (AlignmentGenerator if alignment else ContinuingGenerator)
@@ -356,19 +312,7 @@ class ContextTranslationTask(TranslationTask):
         """
         overrides = ast.literal_eval(self.cfg.model_overrides or "{}")
         refuse_unread_overrides(overrides, self._model_options, overridable)
-        models = [model for model in self._models if isinstance(model, ContextModel)]
-        known = self.required_streams()
-        if not self._trains:  # the options of a training may ask for what an ablation does not read
-            known |= {name for model in models for name in model.unread_streams}
-        for stream in STREAMS:
-            stream.check_models(self._options_of(stream), self.cfg, known)
-        _check_combination(self._wanted_streams(), self.cfg)
-
-
-def options_without_effect(*, trains: bool, has_criterion: bool, reads_lines: bool = False) -> Set[str]:
-    """The streams' options that do nothing in a command, see :meth:`SideStream.options_without_effect`."""
-    command = {"trains": trains, "has_criterion": has_criterion, "reads_lines": reads_lines}
-    return {name for stream in STREAMS for name in stream.options_without_effect(**command)}
+        self.streams.check(self._trains)
 
 
 def task_options(*, has_criterion: bool, reads_lines: bool = False) -> Set[str]:
@@ -377,36 +321,7 @@ def task_options(*, has_criterion: bool, reads_lines: bool = False) -> Set[str]:
     configs = (TranslationConfig, *(stream.Config for stream in STREAMS))
     names = {option.name for config in configs for option in fields(config)} - {"_name"}
     unread = options_without_effect(trains=False, has_criterion=has_criterion, reads_lines=reads_lines)
-    return names - unread - _TRANSLATION_OPTIONS
-
-
-def _training_mask(streams: Sequence[SideStream], split: str) -> Optional[np.ndarray]:
-    """Which sentences all streams let into training; None: all sentences."""
-    masks = {stream: mask for stream, mask in ((one, one.training_mask()) for one in streams) if mask is not None}
-    mask = np.logical_and.reduce(list(masks.values())) if masks else np.ones(1, dtype=bool)
-    if mask.all():
-        return None
-    names = [as_flag(name) for stream in masks for name in stream.filters or [stream.name]]
-    filters = " and ".join(dict.fromkeys(names))
-    if not mask.any():
-        raise UserError(f"{split}: {filters} leave no sentence")
-    logger.info(f"{split}: {(~mask).sum():,} of {len(mask):,} sentences left out ({filters})")
-    return mask
-
-
-def _check_combination(streams: Sequence[Type[SideStream]], task: FairseqDataclass) -> None:
-    """Raise UserError where one stream changes the sentences in which another one, or an alignment, names positions."""
-    changing = [stream for stream in streams if stream.changes_source]
-    naming = [f"the stream {stream.name!r}" for stream in streams if stream.names_source_positions]
-    if any(stream.changes_target(options_from(stream.Config, task)) for stream in streams):
-        naming += [f"the stream {stream.name!r}" for stream in streams if stream.names_target_positions]
-    if task.load_alignments:
-        naming.append("--load-alignments")
-    if changing and naming:
-        raise UserError(
-            f"{as_flag(next(iter(changing[0].saved_options), changing[0].name))} does not go with {naming[0]}, whose "
-            f"positions are those of one sentence: leave it out"
-        )
+    return names - unread - TRANSLATION_OPTIONS
 
 
 def _check_trainable(model: ContextModel) -> None:

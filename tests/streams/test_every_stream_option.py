@@ -23,7 +23,7 @@ from fairseq_ctxgates.data.data_directory import find_splits
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations import stream
 from fairseq_ctxgates.relations.stream import pack_tuples
-from fairseq_ctxgates.tasks.context_translation import STREAMS
+from fairseq_ctxgates.tasks.task_streams import STREAMS
 from tests.helpers.documents import interactive_lines
 from tests.helpers.fairseq_commands import setup_task, write_relations
 from tests.helpers.options import ARCHITECTURES, other_values

@@ -20,7 +20,7 @@ from fairseq_ctxgates.data.data_directory import Split, find_splits, fingerprint
 from fairseq_ctxgates.data.side_stream import SideStream
 from fairseq_ctxgates.data.side_stream_writer import write_side_stream, write_side_streams
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.tasks import context_translation
+from fairseq_ctxgates.tasks import task_streams
 from tests.helpers.corpus import binarize
 from tests.helpers.fairseq_commands import labels_of, make_pairs, setup_task, write_gate_labels
 from tests.helpers.files import contents
@@ -247,7 +247,7 @@ def with_sketches(data: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The task with the stream above registered, on data where every tenth sentence has a long sketch."""
     rows = [[number + 1] * (50 if number % 10 == 0 else 3) for number in range(60)]
     write_sketches(find_splits(data, "de", "en")[0], rows)
-    monkeypatch.setattr(context_translation, "STREAMS", (*context_translation.STREAMS, Sketches))
+    monkeypatch.setattr(task_streams, "STREAMS", (*task_streams.STREAMS, Sketches))
     return setup_task(data)
 
 

@@ -1,0 +1,167 @@
+"""The side streams of a task: which of them its options and its models ask for, and whether these go together."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, List, Optional, Sequence, Set, Tuple, Type
+
+import numpy as np
+from fairseq.data import Dictionary, LanguagePairDataset
+from fairseq.dataclass import FairseqDataclass
+from torch import Tensor
+
+from fairseq_ctxgates.configuration import as_flag, options_from
+from fairseq_ctxgates.data.data_directory import Split
+from fairseq_ctxgates.data.side_stream import SideStream, TargetContext
+from fairseq_ctxgates.data.side_stream_dataset import SideStreamDataset
+from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.mechanisms import all_mechanisms
+from fairseq_ctxgates.models.context_model import ContextModel
+from fairseq_ctxgates.models.input_options import Values
+
+logger = logging.getLogger(__name__)
+
+STREAMS: Tuple[Type[SideStream], ...] = tuple(stream for mechanism in all_mechanisms() for stream in mechanism.streams)
+# What only fairseq-generate needs, and what a checkpoint keeps, see SideStream.
+TRANSLATION_OPTIONS = {name for stream in STREAMS for name in stream.translation_options}
+SAVED_OPTIONS = {name: differs for stream in STREAMS for name, differs in stream.saved_options.items()}
+
+
+class TaskStreams:
+    """The streams that a task's options ask for, or that the models require which the task has built.
+
+    Args:
+        cfg: the task's options, which may change
+    """
+
+    def __init__(self, cfg: FairseqDataclass) -> None:
+        self.cfg = cfg
+        self.models: List[ContextModel] = []
+
+    def options_of(self, stream: Type[SideStream]) -> FairseqDataclass:
+        """A stream's options, of the task's."""
+        return options_from(stream.Config, self.cfg)
+
+    def wanted(self) -> List[Type[SideStream]]:
+        """The streams that the options ask for or the models require."""
+        required = self.required()
+        return [stream for stream in STREAMS if stream.is_wanted(self.options_of(stream), required)]
+
+    def required(self) -> Set[str]:
+        """The names of the streams that the models require, whatever the options say."""
+        return {name for model in self.models for name in model.required_streams}
+
+    def context_size(self) -> int:
+        """How many preceding sentences the models read, or the options ask for."""
+        of_models = (model.context_size for model in self.models)
+        return max([*of_models, *(stream.context_size(self.options_of(stream)) for stream in STREAMS)])
+
+    def input_options(self) -> Values:
+        """The options by which the models read their input, as checkpoints keep them."""
+        required = self.required()
+        saved = [stream.values_to_save(self.options_of(stream), required) for stream in STREAMS]
+        return {name: value for values in saved for name, value in values.items()}
+
+    def target_context(self, dictionary: Dictionary) -> Optional[TargetContext]:
+        """What translations continue in a new pass over the data, if they continue anything."""
+        contexts = (stream.target_context(self.options_of(stream), dictionary) for stream in self.wanted())
+        return next((context for context in contexts if context is not None), None)
+
+    def join_to(self, dataset: LanguagePairDataset, splits: Sequence[Split], name: str, is_train: bool) -> Any:
+        """A dataset with its streams, or the dataset itself if no stream is wanted.
+
+        Args:
+            dataset: as fairseq loaded it
+            splits: those that fairseq joined to it, of which it repeats the first one ``upsample_primary`` times
+            name: what the log calls it
+            is_train: whether the dataset is trained on
+
+        Raises:
+            UserError: a stream is missing, does not fit the data, or leaves no sentence to train on.
+        """
+        sample_ratios = [self.cfg.upsample_primary] + [1] * (len(splits) - 1)
+        streams = [
+            stream.load(splits, sample_ratios, dataset, self.options_of(stream), self.cfg, self.context_size())
+            for stream in self.wanted()
+            if is_train or not stream.train_only or all(map(stream.exists, splits))
+        ]
+        if not streams:
+            return dataset
+        mask = _training_mask(streams, name) if is_train else None
+        for stream in streams if is_train else []:
+            stream.begin_training()
+        logger.info(f"{name}: side streams {', '.join(stream.name for stream in streams)}")
+        return SideStreamDataset(dataset, streams, mask)
+
+    def of_lines(self, dataset: LanguagePairDataset, lines_before: Sequence[Tensor]) -> List[SideStream]:
+        """The streams that can be made from lines, see :meth:`SideStream.from_interactive_lines`."""
+        size = self.context_size()
+        made = (
+            stream.from_interactive_lines(dataset, lines_before, self.options_of(stream), self.cfg, size)
+            for stream in self.wanted()
+        )
+        return [stream for stream in made if stream is not None]
+
+    def check(self, trains: bool) -> None:
+        """Raise UserError where the options contradict what the models are, or each other.
+
+        Args:
+            trains: whether the models are trained: the options of a training that is over may ask for what an ablation
+                does not read
+        """
+        known = self.required()
+        if not trains:
+            known |= {name for model in self.models for name in model.unread_streams}
+        for stream in STREAMS:
+            stream.check_models(self.options_of(stream), self.cfg, known)
+        self._check_positions()
+
+    def _check_positions(self) -> None:
+        """Raise UserError where one stream changes the sentences in which another one, or an alignment, names
+        positions."""
+        wanted = self.wanted()
+        changing = [stream for stream in wanted if stream.changes_source]
+        naming = [f"the stream {stream.name!r}" for stream in wanted if stream.names_source_positions]
+        if any(stream.changes_target(self.options_of(stream)) for stream in wanted):
+            naming += [f"the stream {stream.name!r}" for stream in wanted if stream.names_target_positions]
+        if self.cfg.load_alignments:
+            naming.append("--load-alignments")
+        if changing and naming:
+            raise UserError(
+                f"{as_flag(next(iter(changing[0].saved_options), changing[0].name))} does not go with {naming[0]}, "
+                f"whose positions are those of one sentence: leave it out"
+            )
+
+    def check_criterion(self, name: str) -> None:
+        """Raise UserError where a stream is wanted that only another criterion than this one reads."""
+        for stream in self.wanted():
+            if stream.criterions and name not in stream.criterions:
+                raise UserError(
+                    f"the stream {stream.name!r} would do nothing: give --criterion {stream.criterions[0]}, or leave "
+                    f"out the option that loads it"
+                )
+
+    def check_translation(self) -> None:
+        """Raise UserError where the options do not let translations continue others."""
+        for stream in self.wanted():
+            stream.check_translation(self.options_of(stream))
+
+
+def _training_mask(streams: Sequence[SideStream], split: str) -> Optional[np.ndarray]:
+    """Which sentences all streams let into training; None: all sentences."""
+    masks = {stream: mask for stream, mask in ((one, one.training_mask()) for one in streams) if mask is not None}
+    mask = np.logical_and.reduce(list(masks.values())) if masks else np.ones(1, dtype=bool)
+    if mask.all():
+        return None
+    names = [as_flag(name) for stream in masks for name in stream.filters or [stream.name]]
+    filters = " and ".join(dict.fromkeys(names))
+    if not mask.any():
+        raise UserError(f"{split}: {filters} leave no sentence")
+    logger.info(f"{split}: {(~mask).sum():,} of {len(mask):,} sentences left out ({filters})")
+    return mask
+
+
+def options_without_effect(*, trains: bool, has_criterion: bool, reads_lines: bool = False) -> Set[str]:
+    """The streams' options that do nothing in a command, see :meth:`SideStream.options_without_effect`."""
+    command = {"trains": trains, "has_criterion": has_criterion, "reads_lines": reads_lines}
+    return {name for stream in STREAMS for name in stream.options_without_effect(**command)}
