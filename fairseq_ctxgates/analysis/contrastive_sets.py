@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate, chain
 from pathlib import Path
-from typing import Any, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import read_lines
 
+# The sentences before one, the nearest last, "" for none, and their translations; None if these are not known.
+Context = Tuple[Sequence[str], Optional[Sequence[str]]]
 FAR = 3  # ContraPro's own evaluation puts all larger distances of a pronoun's antecedent into one group
 
 
@@ -125,33 +127,19 @@ def _contrapro_examples(
     context_size: int,
 ) -> Iterator[Example]:
     places = [f"{path}: entry {number}" for number in range(1, len(content) + 1)]
-    translations = []
-    for where, entry in zip(places, content):
-        with _form(where):
-            if "expected" in entry and "errors" not in entry:
-                raise UserError(
-                    f"{where} is one of ctxpro's, which scores translations and has no wrong ones to choose from: see "
-                    f"its section in docs/analyses.md"
-                )
-            translations.append([entry["ref segment"], *(error["contrastive"] for error in entry["errors"])])
-    sentences: Sequence[Sequence[str]]
-    targets: Sequence[Optional[Sequence[str]]] = [None] * len(content)
+    translations = [_contrapro_translations(where, entry) for where, entry in zip(places, content)]
+    contexts: Iterable[Context]
     if preceding[0]:
-        choices_of_each = [len(choices) for choices in translations]
-        nearest_first = [[preceding_lines(file, choices_of_each) for file in side] for side in preceding]
-        check_order(preceding[0], nearest_first[0])
-        sentences, given = map(_nearest_last, nearest_first)
-        targets = given or targets
+        contexts = _contexts_in_files(*preceding, [len(choices) for choices in translations])
     elif documents:
-        found = list(_subtitles_before(content, places, documents, langs, context_size))
-        sentences, targets = [before for before, _ in found], [target for _, target in found]
+        contexts = _subtitles_before(content, places, documents, langs, context_size)
     else:
         raise UserError(
             f"{path} does not have the preceding sentences: give --documents, with the folder that ContraPro's "
             f"setup_opensubs.sh makes, or --preceding, with the text that its json2text_and_context.pl --context 1 "
             f"extracts"
         )
-    for where, entry, choices, before, target in zip(places, content, translations, sentences, targets):
+    for where, entry, choices, (before, target) in zip(places, content, translations, contexts):
         with _form(where):
             distance = entry.get("ante distance")
             groups = {
@@ -161,6 +149,25 @@ def _contrapro_examples(
             }
             before_targets = None if target is None else [target] * len(choices)
             yield _example(where, entry["src segment"], before, choices, groups, before_targets)
+
+
+def _contrapro_translations(where: str, entry: Any) -> List[Any]:
+    """The right translation of an entry, then the wrong ones."""
+    with _form(where):
+        if "expected" in entry and "errors" not in entry:
+            raise UserError(
+                f"{where} is one of ctxpro's, which scores translations and has no wrong ones to choose from: see "
+                f"its section in docs/analyses.md"
+            )
+        return [entry["ref segment"], *(error["contrastive"] for error in entry["errors"])]
+
+
+def _contexts_in_files(files: Sequence[Path], target_files: Sequence[Path], choices: Sequence[int]) -> List[Context]:
+    """What the files of :func:`preceding_lines` say before each example."""
+    texts, targets = ([preceding_lines(file, choices) for file in side] for side in (files, target_files))
+    check_order(files, texts)
+    translated: Sequence[Optional[Sequence[str]]] = _nearest_last(targets) if targets else [None] * len(choices)
+    return list(zip(_nearest_last(texts), translated))
 
 
 def preceding_lines(path: Path, choices: Sequence[int]) -> List[str]:
@@ -211,7 +218,7 @@ def _nearest_last(files: Sequence[Sequence[str]]) -> List[Sequence[str]]:
 
 def _subtitles_before(
     content: Sequence[Any], places: Sequence[str], folder: Path, langs: Sequence[str], context_size: int
-) -> Iterator[Tuple[List[str], Optional[List[str]]]]:
+) -> Iterator[Context]:
     """The lines before each segment in ``folder``/YEAR/NAME.SRC, empty ones before the beginning of the file, and those
     in NAME.TGT, None where this file is missing or its line is not the reference.
 
