@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Protocol, Sequence, Tuple
 
@@ -170,6 +171,31 @@ def find_split(data_dir: Path, name: str, source_lang: str, target_lang: str) ->
     return splits[name]
 
 
+@contextlib.contextmanager
+def _explain_errors(path: str, data: str) -> Iterator[None]:
+    """Turn the exceptions with which fairseq fails to load a checkpoint into a UserError."""
+    try:
+        yield
+    except UserError:
+        raise
+    except FileNotFoundError as error:
+        raise UserError(f"{error.filename} not found: give the --destdir of fairseq-preprocess") from error
+    except OmegaConfBaseException as error:
+        raise UserError(f"{path}, --model-overrides: {one_line(error)}") from error
+    except (AssertionError, IndexError) as error:  # how fairseq fails if it does not know the model or the task
+        raise UserError(
+            f"fairseq does not know the model or the task of {path}: if they are your own, give --user-dir, as to "
+            f"fairseq-train ({one_line(error)})"
+        ) from error
+    except (OSError, EOFError, KeyError, RuntimeError, ValueError) as error:
+        for dictionary in first_data_dir(data).glob("dict.*.txt"):
+            load_dictionary(dictionary)  # which names the one that is damaged
+        raise UserError(
+            f"{path} is no whole checkpoint of fairseq, or was trained with other dictionaries than {data} holds "
+            f"({one_line(error)})"
+        ) from error
+
+
 class Inference:
     """A model loaded from a checkpoint, in evaluation mode, and a data directory to run it on.
 
@@ -190,30 +216,10 @@ class Inference:
 
         self.path = path
         self.data_dir = first_data_dir(data)
-        try:
+        with _explain_errors(path, data):
             (model,), self.config, self.task = checkpoint_utils.load_model_ensemble_and_task(
                 [path], {"data": data, **UNPADDED, **overrides}
             )
-        except FileNotFoundError as error:
-            raise UserError(f"{error.filename} not found: give the --destdir of fairseq-preprocess") from error
-        except UserError:
-            raise
-        except OmegaConfBaseException as error:
-            raise UserError(f"{path}, --model-overrides: {one_line(error)}") from error
-        except (AssertionError, IndexError) as error:  # how fairseq fails if it does not know the model or the task
-            raise UserError(
-                f"fairseq does not know the model or the task of {path}: if they are your own, give --user-dir, as to "
-                f"fairseq-train ({one_line(error)})"
-            ) from error
-        except Exception as error:
-            for dictionary in self.data_dir.glob("dict.*.txt"):
-                load_dictionary(dictionary)
-            if not isinstance(error, (OSError, EOFError, KeyError, RuntimeError, ValueError)):
-                raise
-            raise UserError(
-                f"{path} is no whole checkpoint of fairseq, or was trained with other dictionaries than {data} holds "
-                f"({one_line(error)})"
-            ) from error
         if not isinstance(self.task, TranslationTask):
             raise UserError(f"{path} was trained with --task {self.config.task._name}, which is not one of translation")
         self.model_options = ModelOptions.of(model, self.config.model)
