@@ -187,9 +187,11 @@ def _explain_errors(path: str, data: str) -> Iterator[None]:
             f"fairseq does not know the model or the task of {path}: if they are your own, give --user-dir, as to "
             f"fairseq-train ({one_line(error)})"
         ) from error
-    except (OSError, EOFError, KeyError, RuntimeError, ValueError) as error:
+    except Exception as error:
         for dictionary in first_data_dir(data).glob("dict.*.txt"):
-            load_dictionary(dictionary)  # which names the one that is damaged
+            load_dictionary(dictionary)  # a UserError for one that is damaged, whatever fairseq raises for it
+        if not isinstance(error, (OSError, EOFError, KeyError, RuntimeError, ValueError)):
+            raise
         raise UserError(
             f"{path} is no whole checkpoint of fairseq, or was trained with other dictionaries than {data} holds "
             f"({one_line(error)})"
