@@ -21,6 +21,7 @@ from fairseq_ctxgates.data.side_stream import SideStream
 from fairseq_ctxgates.data.side_stream_writer import write_side_stream
 from fairseq_ctxgates.errors import UserError, exit_on_user_error
 from fairseq_ctxgates.mechanism import RNNSEARCH, TRANSFORMER, EncoderInput, Mechanism
+from fairseq_ctxgates.modules.interpolation import interpolate
 from fairseq_ctxgates.parts import Part, RecurrentSourcePart, Returned, SourceContextPart
 
 
@@ -67,7 +68,7 @@ class DomainGate(Part):
 
     def mix(self, t: Tensor, s: Tensor, d: Tensor) -> Tuple[Tensor, Returned]:
         z = torch.sigmoid(self.gate(torch.cat([t, d], dim=-1)))
-        return torch.lerp(s, d, z), {"domain_gates": z}
+        return interpolate(s, d, z), {"domain_gates": z}
 
 
 class TransformerDomainGate(DomainGate, SourceContextPart):

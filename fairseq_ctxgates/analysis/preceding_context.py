@@ -36,8 +36,8 @@ def preceding_attention(
         cut), ends of sentences and separators left out; None without words, or without attention over them
     """
     if reads_preceding(inference.model):
-        if inter_sentence(inference).options.inter_sentence_ablation == "random":
-            return None
+        if inter_sentence(inference).options.inter_sentence_ablation in ("random", "null"):
+            return None  # there is none, or it is over NULL, whose places are no words
         weights = read_attention(inference, batch)
         attention = torch.stack([layer.float().mean(dim=0)[0] for layer in weights.values()]).mean(dim=0)
     else:

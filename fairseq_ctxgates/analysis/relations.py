@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_ctxgates.analysis.analysis import Analysis
 from fairseq_ctxgates.analysis.figures import new_figure
@@ -91,7 +91,7 @@ def relation_attention(inference: Inference, split: str, number: int, layer: Opt
         raise UserError(f"--layer {layer}: the encoder of {inference.path} has layers 1 to {layers}")
     inference.check_sentence(split, number)
     batch = inference.sentence(split, number)
-    plain, masked = self_attention(inference.model.encoder, batch, layer or layers)
+    plain, masked = self_attention(inference.model, batch, layer or layers)
     dictionary = inference.task.source_dictionary
     return RelationAttention(
         number=number,
@@ -104,22 +104,25 @@ def relation_attention(inference: Inference, split: str, number: int, layer: Opt
 
 
 @torch.no_grad()
-def self_attention(encoder: nn.Module, batch: Batch, number: int) -> Tuple[Tensor, Tensor]:
+def self_attention(model: Any, batch: Batch, number: int) -> Tuple[Tensor, Tensor]:
     """The weights of self-attention in an encoder layer, the mean over the heads, in the ordinary encoding and in that
     under the relation mask, each (batch, source length, source length).
 
     Args:
+        model: a context Transformer that reads relations, perhaps beside other mechanisms
         number: of the layer, from 1 at the bottom
     """
     net_input = batch["net_input"]
-    layer: Any = encoder.layers[number - 1]  # type: ignore[index]
+    streams = {name: net_input[name] for name in model.input_names if name in net_input}
+    layer = model.encoder.layers[number - 1]
     inputs: List[Tuple[Any, ...]] = []
     hook = layer.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments))
     try:
-        encoder(net_input["src_tokens"], net_input["src_lengths"], relation_mask=net_input["relation_mask"])
+        model.encoder(net_input["src_tokens"], net_input["src_lengths"], **streams)
     finally:
         hook.remove()
-    # fairseq's layer throws its weights away: they are computed again from what the layer was given.
+    # fairseq's layer throws its weights away: they are computed again from what the layer was given, first the source,
+    # then perhaps further sentences.
     x, padding_mask, attention_mask = inputs[0]
     x = layer.self_attn_layer_norm(x) if layer.normalize_before else x
     _, weights = layer.self_attn(x, x, x, key_padding_mask=padding_mask, attn_mask=attention_mask, need_weights=True)

@@ -229,6 +229,13 @@ def test_a_sentence_that_was_cut_has_no_attention_over_the_ones_before(trained: 
     assert preceding_attention(inference, batch, [4], read + 1) is None
 
 
+@pytest.mark.parametrize("ablation", ["null", "random"])
+def test_an_ablation_has_no_attention_over_words(trained: Trained, ablation: str) -> None:
+    inference = Inference(str(trained["isg"]), str(trained.data), cpu=True, inter_sentence_ablation=ablation)
+    batch = inference.sentence("valid", 2)
+    assert preceding_attention(inference, batch, [5], batch["net_input"]["src_tokens"].size(1)) is None
+
+
 def test_a_baseline_of_the_other_direction(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cxmi, "score_sentences", refuse_to_score)
     monkeypatch.setattr(Inference, "direction", property(lambda model: "en-de" if "plain" in model.path else "de-en"))

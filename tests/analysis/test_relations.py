@@ -6,7 +6,7 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
-from typing import Any, List
+from typing import Any, Dict, List
 
 import numpy as np
 import pytest
@@ -26,19 +26,23 @@ from tests.helpers.trained import Trained, train_models
 
 
 @pytest.mark.usefixtures("float64", "no_grad")
+@pytest.mark.parametrize("second", [{}, {"inter_sentence_gate": True}], ids=["alone", "beside the inter-sentence gate"])
 @pytest.mark.parametrize("layer", [1, 2])
 @pytest.mark.parametrize("operation", ["fill", "multiply"])
 @pytest.mark.parametrize("order", ["post", "pre"])
-def test_weights_are_those_of_the_reference_implementation(order: str, operation: str, layer: int) -> None:
-    options: dict[str, Any] = {"encoder_layers": 2, "encoder_normalize_before": order == "pre"}
+def test_weights_are_those_of_the_reference_implementation(
+    order: str, operation: str, layer: int, second: Dict[str, Any]
+) -> None:
+    options: dict[str, Any] = {"encoder_layers": 2, "encoder_normalize_before": order == "pre", **second}
     model = make_model("fra_transformer", relation_mask_operation=operation, **options)
     batch = make_batch(SOURCES, TARGETS)
     source = batch["net_input"]["src_tokens"]
     masks = torch.ones(3, 6, 6, dtype=torch.bool)
     masks[0] = torch.from_numpy(relation_mask(pack_tuples([[0, 1], [1, 4]]), 6))
     batch["net_input"]["relation_mask"] = masks
+    batch["net_input"]["preceding_tokens"] = source.roll(1, dims=0)
 
-    found = self_attention(model.encoder, batch, layer)
+    found = self_attention(model, batch, layer)
 
     is_word = source.ne(PAD).numpy()
     for weights, mask, how in zip(found, (torch.ones_like(masks), masks), ("fill", operation)):
