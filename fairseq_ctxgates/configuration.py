@@ -18,7 +18,8 @@ def options_from(config: Type[Options], values: object) -> Options:
 
 
 def plain(value: object) -> object:
-    """An option's value, of fairseq's ``ChoiceEnum`` values the string: forks of fairseq call string methods on it."""
+    """An option's value; a fairseq ``ChoiceEnum`` value becomes its string, because forks of fairseq call string
+    methods on it."""
     return str(value) if isinstance(value, Enum) else value
 
 
@@ -28,5 +29,5 @@ def as_flag(option: str) -> str:
 
 
 def as_given(option: str, value: object) -> str:
-    """An option and its value as users write them: ``--relation-lambda 0.3``, of a switch that is on its name alone."""
+    """An option and its value as users write them: ``--relation-lambda 0.3``; a switch is its name alone."""
     return as_flag(option) if value is True or value == "True" else f"{as_flag(option)} {value}"

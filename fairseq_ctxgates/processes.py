@@ -24,8 +24,8 @@ _THIS_PROGRAM = (sys.executable, "-I", os.path.abspath(__file__))
 
 
 def ending_with_parent(command: Sequence[str]) -> List[str]:
-    """A command line whose process, which has the same number, ends when this one dies, or the thread of it that
-    started the command ends. Only Linux can do so; elsewhere the command as it is."""
+    """A command line whose process ends when this process dies, or when the thread that started it ends. The process
+    has the same number as without. Only Linux can do so; elsewhere this is the command as it is."""
     if sys.platform != "linux":
         return list(command)
     return [*_THIS_PROGRAM, str(os.getpid()), *command]

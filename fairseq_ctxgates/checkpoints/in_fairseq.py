@@ -1,7 +1,8 @@
 """Makes fairseq load checkpoints by :func:`.loading.load`; importing this module does it.
 
 fairseq loads them by ``torch.load`` as it is (fairseq 0.12.2), or asks it to run whatever they hold (the main branch).
-What one process of a distributed training sends to the others fairseq loads so as well, and here goes another way.
+In distributed training one process sends options to the others, which fairseq would load by ``torch.load`` too; here
+they are broadcast instead.
 """
 
 from types import ModuleType

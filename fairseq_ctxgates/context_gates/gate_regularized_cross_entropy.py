@@ -54,8 +54,9 @@ def gate_hinge(gate: Tensor, labels: Tensor, reduction: str = "hinge-of-mean") -
 
         z* max(0.5 - z, 0) + (1 - z*) max(z - 0.5, 0),
 
-    where z is each component of the gate, whose hinges are reduced to one (Li et al. 2020, equation 5, which adds the
-    vector of them to a number); or, by default, the mean of the components, a reading of our own (docs/decisions.md).
+    where z is each component of the gate, and ``reduction`` turns the components' hinges into one number (Li et al.
+    2020, equation 5, which adds the vector of the hinges to a number). By default z is the mean of the components, a
+    reading of our own (docs/decisions.md).
 
     Args:
         gate: z, the weight of the source, (target length, batch, embed dim), or of several layers at once, (layers,

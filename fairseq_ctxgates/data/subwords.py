@@ -33,7 +33,8 @@ def join_subwords(lines: Sequence[str], kind: str) -> List[str]:
 
 
 def group_subwords(tokens: Sequence[str], kind: str) -> Iterator[Parts]:
-    """The words of a row of tokens, each the parts of it that its tokens are; ``kind`` is one of ``GROUPED``."""
+    """The words of a row of tokens; a word is a list of (text, position), one for each of its tokens. ``kind`` is one
+    of ``GROUPED``."""
     split = {"subword_nmt": _split_subword_nmt, "sentencepiece": _split_sentencepiece, "none": _split_none}[kind]
     return split(tokens)
 

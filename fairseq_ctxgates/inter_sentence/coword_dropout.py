@@ -30,7 +30,7 @@ class WithoutWords(Dataset):
     Args:
         sentences: tokens, (length,) each
         probability: that a token is replaced; end of sentence is kept
-        draws: which, in each epoch
+        draws: decides which words, anew in each epoch
         unk, eos: tokens
     """
 

@@ -129,8 +129,8 @@ class InterSentence(Mechanism[InterSentenceGateConfig]):
 
 
 def preceding_sentences(encoder_input: EncoderInput, context_size: int, ablation: str) -> FurtherSentences:
-    """The preceding sentences as a model of so many encodes them; with the ablation ``null`` there is one for each
-    source, (eos, eos, eos), as before a document's first sentence.
+    """The preceding sentences to encode, for a model that reads ``context_size`` of them. With the ablation ``null``
+    each source has one, (eos, eos, eos), as before a document's first sentence.
 
     Raises:
         ValueError: the batch has none.

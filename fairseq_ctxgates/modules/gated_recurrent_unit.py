@@ -36,8 +36,8 @@ def gru(state: Tensor, inputs: Tensor, recurrent: Tensor) -> Tensor:
 
 
 def initialize_gru(weight: Tensor, bias: Tensor) -> None:
-    """Start what gives a GRU's inputs or its recurrent part: each of the three parts of the weight, (3 · state dim,
-    input dim), orthogonal where it is square, from Glorot's uniform distribution where it is not; no bias."""
+    """Initialise the input or the recurrent matrix of a GRU: each of the three parts of the weight, (3 · state dim,
+    input dim), is orthogonal if it is square, else drawn from Glorot's uniform distribution; the bias is zero."""
     for part in weight.data.chunk(3):
         if part.size(0) == part.size(1):
             nn.init.orthogonal_(part)
