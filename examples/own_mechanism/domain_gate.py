@@ -87,13 +87,12 @@ class RecurrentDomainGate(DomainGate, RecurrentSourcePart):
 class DomainMechanism(Mechanism[DomainOptions]):
     """The facts that models, task and command line follow from."""
 
-    name, switch = "domain", "domain_gate"
+    name, switch, streams, required_streams = "domain", "domain_gate", (Domains,), ("domain",)
     configs = {TRANSFORMER: DomainOptions, RNNSEARCH: DomainOptions}
     architectures = {
         TRANSFORMER: {"domain_transformer": {"domain_gate": True}},
         RNNSEARCH: {"domain_rnnsearch": {"domain_gate": True}},
     }
-    streams, required_streams = (Domains,), ("domain",)
 
     def tensors(self, encoder_input: EncoderInput) -> Dict[str, Tensor]:
         domain = encoder_input.require("domain")
