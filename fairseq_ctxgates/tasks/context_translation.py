@@ -71,8 +71,8 @@ class ContextTranslationTask(TranslationTask):
 
     def __init__(self, cfg: FairseqDataclass, src_dict: Dictionary, tgt_dict: Dictionary) -> None:
         super().__init__(cfg, src_dict, tgt_dict)
-        self.streams = TaskStreams(cfg)
         self._models: List[BaseFairseqModel] = []
+        self.streams = TaskStreams(cfg, self._models)
         self._trains = False  # the last model was built to be trained
         self._model_options: List[ModelOptions] = []
         self._training_data: Optional[SideStreamDataset] = None
@@ -213,8 +213,6 @@ class ContextTranslationTask(TranslationTask):
         """
         model = super().build_model(cfg, from_checkpoint)
         self._models.append(model)
-        if isinstance(model, ContextModel):
-            self.streams.models.append(model)
         self._trains = not from_checkpoint
         self._model_options.append(ModelOptions.of(model, cfg))
         if from_checkpoint and not isinstance(model, ContextModel):  # which ignores what it does not read

@@ -8,6 +8,7 @@ from typing import Any, List, Optional, Sequence, Set, Tuple, Type
 import numpy as np
 from fairseq.data import Dictionary, LanguagePairDataset
 from fairseq.dataclass import FairseqDataclass
+from fairseq.models import BaseFairseqModel
 from torch import Tensor
 
 from fairseq_ctxgates.configuration import as_flag, options_from
@@ -32,11 +33,17 @@ class TaskStreams:
 
     Args:
         cfg: the task's options, which may change
+        models: those that the task has built, of which more may follow; fairseq's own read no streams
     """
 
-    def __init__(self, cfg: FairseqDataclass) -> None:
+    def __init__(self, cfg: FairseqDataclass, models: Sequence[BaseFairseqModel]) -> None:
         self.cfg = cfg
-        self.models: List[ContextModel] = []
+        self._models = models
+
+    @property
+    def models(self) -> List[ContextModel]:
+        """The models that can read streams."""
+        return [model for model in self._models if isinstance(model, ContextModel)]
 
     def options_of(self, stream: Type[SideStream]) -> FairseqDataclass:
         """A stream's options, of the task's."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Dict
 
 import pytest
+import torch
 from fairseq import checkpoint_utils
 
 from tests.helpers.corpus import binarize
@@ -76,6 +78,20 @@ def test_its_readme(folder: Path, warm_python: WarmPython) -> None:
 def test_it_is_one_file_that_edits_nothing() -> None:
     assert len((EXAMPLE / "domain_gate.py").read_text().splitlines()) <= 120
     assert sorted(path.name for path in EXAMPLE.glob("*.*")) == ["README.md", "__init__.py", "domain_gate.py"]
+
+
+def test_its_gate_reads_half_precision_beside_single() -> None:
+    """Under autocast the source context is in half precision, and the embedding of the domain is not."""
+    spec = importlib.util.spec_from_file_location("domain_gate", EXAMPLE / "domain_gate.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    gate = module.TransformerDomainGate(2, 4, 4)
+    t, s, d = torch.randn(3, 5, 4).unbind()
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        found, _ = gate.mix(t.bfloat16(), s.bfloat16(), d)
+    expected, _ = gate.mix(t, s, d)
+    torch.testing.assert_close(found.float(), expected, rtol=0.02, atol=0.02)
 
 
 @pytest.mark.process
