@@ -30,7 +30,7 @@ import numba
 import numpy as np
 
 from benchmarks.pmi_speed import in_new_process, make_corpus
-from fairseq_ctxgates.context_gates.pmi import load_tables
+from fairseq_ctxgates.context_gates.pmi.counting import load_tables
 from fairseq_ctxgates.processes import ending_with_parent
 
 INTERVAL = 0.02  # seconds between two looks at the memory

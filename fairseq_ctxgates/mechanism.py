@@ -47,13 +47,12 @@ class EncoderInput(NamedTuple):
     """What an encoder is given.
 
     ``source``: the source sentences, (batch, source length). ``inputs``: what side streams added to ``net_input``, by
-    name. ``max_positions``: how many tokens the encoder can read.
+    name. ``dictionary``: of the source language.
     """
 
     source: Tensor
     inputs: Mapping[str, Tensor]
     dictionary: Dictionary
-    max_positions: int
 
     def require(self, name: str) -> Tensor:
         """An input by its name; ValueError when the batch has none."""
@@ -74,6 +73,11 @@ class FurtherSentences(NamedTuple):
     tokens: Tensor
     groups: Sequence[Tensor] = ()
     distances: Optional[Tensor] = None
+
+    @property
+    def batch_count(self) -> int:
+        """The number of :meth:`batches`."""
+        return len(self.groups) or 1
 
     def batches(self, padding_idx: int) -> List[Tensor]:
         """The tokens to encode, (sentences, their length), for each group; without groups, of all rows."""

@@ -297,20 +297,17 @@ class RecurrentConnection(RecurrentPart):
 # --- what parts read of a Transformer's options
 
 
-class CoderOptions(Protocol):
-    """Of the encoder or of the decoder."""
+class DecoderOptions(Protocol):
+    """Of the decoder."""
 
     embed_dim: int
     ffn_embed_dim: int
-    attention_heads: int
-    layers: int
 
 
 class TransformerOptions(Protocol):
     """fairseq's ``TransformerConfig``, as far as parts read it."""
 
-    encoder: CoderOptions
-    decoder: CoderOptions
+    decoder: DecoderOptions
     activation_fn: str
     activation_dropout: float
     relu_dropout: float

@@ -27,7 +27,7 @@ from evidence.commands import EXAMPLES, TEXTS, CorpusCommands, MoreOptions, Part
 from evidence.plan import Plan, read_plan, slug  # noqa: E402
 from evidence.table import PartResults  # noqa: E402
 from fairseq_ctxgates.analysis.report import write_whole  # noqa: E402
-from fairseq_ctxgates.commands.options import positive  # noqa: E402
+from fairseq_ctxgates.command_line import positive  # noqa: E402
 from fairseq_ctxgates.errors import UserError  # noqa: E402
 from fairseq_ctxgates.locks import exclusive  # noqa: E402
 from runner import Console, Job, Runner  # noqa: E402

@@ -15,10 +15,10 @@ import torch
 from fairseq.dataclass import FairseqDataclass
 from torch import Tensor, nn
 
-from fairseq_ctxgates.commands.options import find_data, make_data_parser, match_files_to_splits, split_and_files
+from fairseq_ctxgates.command_line import find_data, make_data_parser, match_files_to_splits, split_and_files
 from fairseq_ctxgates.data.data_directory import fingerprint
 from fairseq_ctxgates.data.side_stream import SideStream
-from fairseq_ctxgates.data.side_stream_writer import write_side_stream
+from fairseq_ctxgates.data.side_stream_files import write_side_stream
 from fairseq_ctxgates.errors import UserError, exit_on_user_error
 from fairseq_ctxgates.mechanism import RNNSEARCH, TRANSFORMER, EncoderInput, Mechanism
 from fairseq_ctxgates.modules.interpolation import interpolate

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from typing import ClassVar, Optional, Sequence
 
 from fairseq_ctxgates.analysis.report import Result, check_outputs
-from fairseq_ctxgates.commands.options import CommandParser
+from fairseq_ctxgates.command_line import CommandParser
 
 
 class Analysis(ABC):

@@ -205,12 +205,11 @@ def attention_by_distance(
 
 def sentence_entropies(inference: Inference, batch: Batch) -> Iterator[SentenceEntropy]:
     """The entropies of each sentence of a batch."""
-    encoder, source = inference.model.encoder, inference.task.source_dictionary
-    target_dictionary = inference.task.target_dictionary
+    source_dictionary, target_dictionary = inference.task.source_dictionary, inference.task.target_dictionary
     attention = read_attention(inference, batch)
     layers = sorted(attention)
     bits = torch.stack([attention_entropy(attention[layer]) for layer in layers]).cpu().double().numpy()
-    given = EncoderInput(batch["net_input"]["src_tokens"], batch["net_input"], source, int(encoder.max_positions()))
+    given = EncoderInput(batch["net_input"]["src_tokens"], batch["net_input"], source_dictionary)
     mechanism = inter_sentence(inference)
     read = mechanism.sentences(given)["preceding"]
     distances = torch.ones_like(read.tokens) if read.distances is None else read.distances
@@ -221,10 +220,10 @@ def sentence_entropies(inference: Inference, batch: Batch) -> Iterator[SentenceE
     shares, bits_within = (torch.stack(of_layers).cpu().double().numpy() for of_layers in zip(*by_distance))
     for row, (number, target, preceding) in enumerate(zip(batch["id"].tolist(), batch["target"], read.tokens)):
         is_row_token = is_token[row]
-        preceding = preceding[~read.padding_mask(source.pad())[row]]
+        preceding = preceding[~read.padding_mask(source_dictionary.pad())[row]]
         yield SentenceEntropy(
             number=number + 1,
-            preceding=source.string(preceding) if (preceding != source.eos()).any() else None,
+            preceding=source_dictionary.string(preceding) if (preceding != source_dictionary.eos()).any() else None,
             preceding_tokens=len(preceding),
             tokens=[target_dictionary[token] for token in target[is_row_token].tolist()],
             layers=layers,

@@ -9,7 +9,7 @@ from typing import Callable, Dict, Optional
 import numpy as np
 
 from fairseq_ctxgates.analysis.report import MISSING, format_number
-from fairseq_ctxgates.commands.options import positive, seed
+from fairseq_ctxgates.command_line import positive, seed
 
 RESAMPLES = 1000
 COVERAGE = 0.95

@@ -29,7 +29,7 @@ from fairseq_ctxgates.analysis.systems import (
     read_sentences,
     read_systems_and_references,
 )
-from fairseq_ctxgates.commands.options import CommandParser, language_pair
+from fairseq_ctxgates.command_line import CommandParser, language_pair
 from fairseq_ctxgates.data.data_directory import Split
 from fairseq_ctxgates.data.subwords import check_subwords
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional,
 import numpy as np
 
 from fairseq_ctxgates.analysis.analysis import Analysis
-from fairseq_ctxgates.analysis.bootstrap import Estimate, add_bootstrap_options, bootstrap_mean
+from fairseq_ctxgates.analysis.bootstrap import RESAMPLES, Estimate, add_bootstrap_options, bootstrap_mean
 from fairseq_ctxgates.analysis.figures import Bar, bars_with_intervals, legend_above, new_figure
 from fairseq_ctxgates.analysis.options import add_file_option, add_names_option
 from fairseq_ctxgates.analysis.report import Cell, Result, Table, add_report_options
@@ -31,7 +31,7 @@ from fairseq_ctxgates.analysis.systems import (
     read_translations,
     system_names,
 )
-from fairseq_ctxgates.commands.options import CommandParser, positive
+from fairseq_ctxgates.command_line import CommandParser, positive
 from fairseq_ctxgates.data.subwords import join_subwords
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.extras import needs_extra
@@ -215,7 +215,7 @@ def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def coherence(
-    sentences: Sequence[Words], preceding: np.ndarray, vectors: WordVectors, resamples: int = 1000, seed: int = 1
+    sentences: Sequence[Words], preceding: np.ndarray, vectors: WordVectors, resamples: int = RESAMPLES, seed: int = 1
 ) -> Coherence:
     """The coherence of a text.
 

@@ -26,7 +26,7 @@ from omegaconf import MISSING
 from torch import Tensor
 
 from fairseq_ctxgates.analysis.analysis import Analysis
-from fairseq_ctxgates.analysis.bootstrap import Estimate, add_bootstrap_options, bootstrap_mean
+from fairseq_ctxgates.analysis.bootstrap import RESAMPLES, Estimate, add_bootstrap_options, bootstrap_mean
 from fairseq_ctxgates.analysis.contrastive_sets import Example, read_parallel, read_test_set
 from fairseq_ctxgates.analysis.figures import Bar, bars_with_intervals, legend_above, new_figure, tilt_labels
 from fairseq_ctxgates.analysis.inference import (
@@ -42,7 +42,7 @@ from fairseq_ctxgates.analysis.options import add_file_option, add_names_option
 from fairseq_ctxgates.analysis.report import Cell, Result, Table, add_report_options
 from fairseq_ctxgates.analysis.scores import token_log_probs
 from fairseq_ctxgates.analysis.systems import check_columns, system_names
-from fairseq_ctxgates.commands.options import CommandParser
+from fairseq_ctxgates.command_line import CommandParser
 from fairseq_ctxgates.compat import REGISTRIES, gen_parser_from_dataclass
 from fairseq_ctxgates.configuration import as_flag
 from fairseq_ctxgates.errors import UserError, one_line
@@ -225,7 +225,7 @@ class GroupAccuracy:
 
 
 def accuracies(
-    examples: Sequence[Example], right: Sequence[Sequence[bool]], resamples: int = 1000, seed: int = 1
+    examples: Sequence[Example], right: Sequence[Sequence[bool]], resamples: int = RESAMPLES, seed: int = 1
 ) -> List[GroupAccuracy]:
     """The accuracies over all examples, and over the examples of each group.
 

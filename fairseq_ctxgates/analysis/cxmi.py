@@ -47,7 +47,7 @@ from fairseq_ctxgates.analysis.preceding_context import preceding_stream
 from fairseq_ctxgates.analysis.report import Result, add_page_option, add_report_options
 from fairseq_ctxgates.analysis.scores import token_log_probs
 from fairseq_ctxgates.analysis.systems import system_names
-from fairseq_ctxgates.commands.options import CommandParser
+from fairseq_ctxgates.command_line import CommandParser
 from fairseq_ctxgates.data.subwords import GROUPED
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.inter_sentence.concatenated_sentences import ConcatenatedSentences

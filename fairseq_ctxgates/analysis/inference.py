@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
 from fairseq_ctxgates.analysis.options import add_data_options, add_split_option
-from fairseq_ctxgates.commands.options import positive
+from fairseq_ctxgates.command_line import positive
 from fairseq_ctxgates.compat import TranslationTask
 from fairseq_ctxgates.data.data_directory import Split, find_splits, load_dictionary
 from fairseq_ctxgates.data.side_stream import Batch

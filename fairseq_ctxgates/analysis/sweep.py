@@ -34,7 +34,7 @@ from fairseq_ctxgates.analysis.systems import (
     read_references,
     read_translations,
 )
-from fairseq_ctxgates.commands.options import language_pair
+from fairseq_ctxgates.command_line import language_pair
 from fairseq_ctxgates.data.subwords import join_subwords
 from fairseq_ctxgates.errors import UserError, one_line
 from fairseq_ctxgates.files import clean_up_on_failure

@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Optional, Sequence
 import torch
 
 from fairseq_ctxgates.checkpoints.loading import load
-from fairseq_ctxgates.commands.options import CommandParser
+from fairseq_ctxgates.command_line import CommandParser
 from fairseq_ctxgates.errors import UserError, exit_on_user_error, one_line
 from fairseq_ctxgates.files import atomic_write
 

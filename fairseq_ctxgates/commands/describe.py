@@ -19,9 +19,10 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple, Type
 
 from fairseq import utils
 
-from fairseq_ctxgates.commands.options import CommandParser, language_pair, make_data_parser
+from fairseq_ctxgates.command_line import CommandParser, language_pair, make_data_parser
 from fairseq_ctxgates.data.data_directory import Split, find_splits, fingerprint
-from fairseq_ctxgates.data.side_stream import SideStream, load_metadata
+from fairseq_ctxgates.data.side_stream import SideStream
+from fairseq_ctxgates.data.side_stream_files import load_metadata
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.mechanisms import all_mechanisms
 from fairseq_ctxgates.user_dir import register_models

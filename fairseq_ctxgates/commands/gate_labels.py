@@ -21,27 +21,16 @@ from typing import Dict, Generator, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from fairseq_ctxgates.commands.options import CommandParser, find_data, make_data_parser, positive
+from fairseq_ctxgates.command_line import CommandParser, find_data, make_data_parser, positive
 from fairseq_ctxgates.commands.workers import add_worker_options, open_workers
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE, SOURCE, TARGET, GateLabels
-from fairseq_ctxgates.context_gates.pmi import (
-    COUNTS,
-    EOS,
-    MEASURES,
-    STRATEGIES,
-    PMIOptions,
-    PMITable,
-    Sentences,
-    TableMetadata,
-    check_split,
-    count_tables,
-    count_types,
-    label_split,
-    map_ids,
-    table_paths,
-)
+from fairseq_ctxgates.context_gates.pmi.counting import DEFAULT_MEMORY, count_tables, table_paths
+from fairseq_ctxgates.context_gates.pmi.kernels import EOS
+from fairseq_ctxgates.context_gates.pmi.labelling import label_split
+from fairseq_ctxgates.context_gates.pmi.sentences import Sentences, check_split, count_types, map_ids
+from fairseq_ctxgates.context_gates.pmi.table import COUNTS, MEASURES, STRATEGIES, PMIOptions, PMITable, TableMetadata
 from fairseq_ctxgates.data.data_directory import Split, fingerprint
-from fairseq_ctxgates.data.side_stream_writer import lock_streams, write_side_streams
+from fairseq_ctxgates.data.side_stream_files import lock_streams, write_side_streams
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import atomic_write_group, clean_up_on_failure, scratch_folder
 
@@ -99,7 +88,7 @@ def get_parser() -> CommandParser:
     parser.add_argument(
         "--memory",
         type=memory_size,
-        default="4G",
+        default=f"{DEFAULT_MEMORY >> 30}G",
         metavar="SIZE",
         help="memory for the data of all processes together, including those of a Dask cluster; each process needs "
         "about 0.4G more for code",

@@ -16,7 +16,7 @@ from typing import Dict, List, Optional, Sequence
 
 import numpy as np
 
-from fairseq_ctxgates.commands.options import (
+from fairseq_ctxgates.command_line import (
     CommandParser,
     find_data,
     make_data_parser,
@@ -24,7 +24,7 @@ from fairseq_ctxgates.commands.options import (
     split_and_files,
 )
 from fairseq_ctxgates.data.data_directory import Split, fingerprint
-from fairseq_ctxgates.data.side_stream_writer import lock_streams, write_side_streams
+from fairseq_ctxgates.data.side_stream_files import lock_streams, write_side_streams
 from fairseq_ctxgates.files import clean_up_on_failure
 from fairseq_ctxgates.inter_sentence.documents import (
     find_preceding_sentences,

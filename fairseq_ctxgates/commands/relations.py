@@ -23,7 +23,7 @@ import numpy as np
 from fairseq import utils
 from tqdm import tqdm
 
-from fairseq_ctxgates.commands.options import (
+from fairseq_ctxgates.command_line import (
     CommandParser,
     find_data,
     make_data_parser,
@@ -32,14 +32,14 @@ from fairseq_ctxgates.commands.options import (
 )
 from fairseq_ctxgates.commands.workers import add_worker_options, open_workers
 from fairseq_ctxgates.data.data_directory import Split, fingerprint
-from fairseq_ctxgates.data.side_stream_writer import Metadata, lock_streams, write_side_streams
+from fairseq_ctxgates.data.side_stream_files import Metadata, lock_streams, write_side_streams
 from fairseq_ctxgates.data.subwords import GROUPED
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import clean_up_on_failure
 from fairseq_ctxgates.processes import process_pool
-from fairseq_ctxgates.relations.extraction import EXTRACTORS, RelationTuple
+from fairseq_ctxgates.relations.extraction.build import EXTRACTORS, REQUEST_TIMEOUT, SERVER_MEMORY
 from fairseq_ctxgates.relations.extraction.corpus import SourceText, find_distinct_sentences
-from fairseq_ctxgates.relations.extraction.extractor import MAX_WORDS, is_too_long
+from fairseq_ctxgates.relations.extraction.extractor import MAX_WORDS, RelationTuple, is_too_long
 from fairseq_ctxgates.relations.extraction.json_lines import open_dump, read_tuples, tuples_line
 from fairseq_ctxgates.relations.extraction.shards import (
     ExtractionOptions,
@@ -136,9 +136,10 @@ def add_server_options(parser: CommandParser) -> None:
         "the command starts a server",
     )
     group.add_argument(
-        "--corenlp-memory", default="4G", metavar="SIZE", help="memory of the server that the command starts"
+        "--corenlp-memory", default=SERVER_MEMORY, metavar="SIZE", help="memory of the server that the command starts"
     )
-    group.add_argument("--timeout", type=seconds, default=60, metavar="SECONDS", help="time limit of a request")
+    help_text = "time limit of a request"
+    group.add_argument("--timeout", type=seconds, default=REQUEST_TIMEOUT, metavar="SECONDS", help=help_text)
     group.add_argument(
         "--corenlp-property",
         action="append",

@@ -27,7 +27,7 @@ from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Protocol
 import numpy as np
 from tqdm import tqdm
 
-from fairseq_ctxgates.commands.options import positive
+from fairseq_ctxgates.command_line import positive
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.extras import needs_extra
 from fairseq_ctxgates.files import scratch_folder

@@ -138,12 +138,12 @@ class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         task: Any,
         sentence_avg: bool,
         label_smoothing: float,
-        ignore_prefix_size: int = 0,
-        report_accuracy: bool = False,
-        gate_lambda: float = 1.0,
-        gate_reduction: str = "hinge-of-mean",
-        gate_layer_reduction: str = "sum",
-        regularized_layers: str = "all",
+        ignore_prefix_size: int,
+        report_accuracy: bool,
+        gate_lambda: float,
+        gate_reduction: str,
+        gate_layer_reduction: str,
+        regularized_layers: str,
     ) -> None:
         super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
         if not hasattr(task.cfg, "load_gate_labels"):

@@ -7,7 +7,6 @@ A new stream is a :class:`SideStream` that a mechanism names among its ``streams
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from dataclasses import fields
 from pathlib import Path
@@ -35,7 +34,8 @@ from torch import Tensor
 
 from fairseq_ctxgates.compat import MMapIndexedDataset
 from fairseq_ctxgates.configuration import Options
-from fairseq_ctxgates.data.data_directory import Split, digest_of, find_splits, fingerprint, load_rows
+from fairseq_ctxgates.data.data_directory import Split, find_splits, fingerprint, load_rows
+from fairseq_ctxgates.data.side_stream_files import check_digest, load_metadata, made_differently
 from fairseq_ctxgates.errors import UserError
 
 Batch = Dict[str, Any]  # what fairseq's datasets collate: tensors, numbers and, as "net_input", the model's input
@@ -243,7 +243,7 @@ class SideStream(ABC, Generic[Options]):
             if metadata.get("fingerprint") != fingerprint(split, cls.languages):
                 raise UserError(f"{prefix}.bin was made for other data or dictionaries than {split.data_dir} holds")
             rows = load_rows(prefix)
-            _check_digest(prefix, metadata)
+            check_digest(prefix, metadata)
             cls._check_other_splits(split, metadata)
             cls.check_rows(rows, split)
         except UserError as error:
@@ -261,7 +261,7 @@ class SideStream(ABC, Generic[Options]):
         """Raise UserError where the stream of another split was made in another way, with other options or tables."""
         for other in cls.other_splits(split):
             others = load_metadata(other.stream_prefix(cls.name))
-            differing = [key for key in _in_common(metadata, others) if others.get(key) != metadata.get(key)]
+            differing = made_differently(metadata, others)
             if differing:
                 raise UserError(
                     f"{split.stream_prefix(cls.name)}.json and {other.stream_prefix(cls.name)}.json were not made in "
@@ -311,37 +311,3 @@ class SideStream(ABC, Generic[Options]):
     @abstractmethod
     def add_to_batch(self, batch: Batch) -> None:
         """Add this stream's tensors to a batch that fairseq's collater made, in the order of ``batch["id"]``."""
-
-
-def load_metadata(prefix: Path) -> Dict[str, object]:
-    """The content of a stream's JSON file; UserError if it cannot be read or is no JSON object."""
-    path = f"{prefix}.json"
-    try:
-        with open(path, encoding="utf-8") as stream:
-            metadata = json.load(stream)
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read ({error})") from error
-    if not isinstance(metadata, dict):
-        raise UserError(f"{path} is damaged (it holds no JSON object)")
-    return metadata
-
-
-def load_whole_metadata(prefix: Path) -> Dict[str, Any]:
-    """The content of a stream's JSON file; UserError if it or the files beside it are not what was written."""
-    metadata = load_metadata(prefix)
-    _check_digest(prefix, metadata)
-    return metadata
-
-
-def _check_digest(prefix: Path, metadata: Mapping[str, object]) -> None:
-    """Raise UserError unless the files are what was written."""
-    content = {key: value for key, value in metadata.items() if key != "digest"}
-    if "digest" not in metadata:
-        raise UserError(f"{prefix}.json has no digest, so an earlier version of this package wrote it")
-    if digest_of(Path(f"{prefix}.idx"), Path(f"{prefix}.bin"), metadata=content) != metadata.get("digest"):
-        raise UserError(f"{prefix}.{{bin,idx,json}} are damaged (their digest is another than when they were written)")
-
-
-def _in_common(*metadata: Mapping[str, object]) -> List[str]:
-    """The fields that the streams of one run have in common: how they were made."""
-    return sorted(set().union(*metadata) - {"rows", "fingerprint", "digest", "made_from", "version"})

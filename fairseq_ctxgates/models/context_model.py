@@ -10,7 +10,6 @@ from typing import (
     ClassVar,
     Collection,
     Dict,
-    List,
     Mapping,
     Optional,
     Protocol,
@@ -20,27 +19,21 @@ from typing import (
     runtime_checkable,
 )
 
-from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import FairseqEncoderDecoderModel, FairseqIncrementalDecoder
 from torch import Tensor, nn
 
 from fairseq_ctxgates.compat import gen_parser_from_dataclass
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.mechanism import EncoderInput, FurtherSentences, Mechanism
+from fairseq_ctxgates.mechanism import Mechanism
 from fairseq_ctxgates.models.input_options import InputOptions, find_needs
+from fairseq_ctxgates.models.mechanism_parts import EncoderOut
 from fairseq_ctxgates.modules.attention import IncrementalState
-from fairseq_ctxgates.parts import EmbeddingPart, EncodingPart, Part, Parts
+from fairseq_ctxgates.parts import Part
 
 logger = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=Mechanism)
-T = TypeVar("T")
-EncoderOut = Dict[str, List[Tensor]]  # fairseq's: each entry is in a list, which may be empty
-# The arguments of a decoder layer, to which the tensors of mechanisms are added.
-RESERVED = frozenset(
-    "x self incremental_state self_attn_mask self_attn_padding_mask need_attn first_step returns".split()
-)
 Extra = Dict[str, Any]  # what a decoder returns beside its features
 
 
@@ -224,78 +217,3 @@ def _warm_start_source(part: Part, parameter: str, host: str) -> Optional[str]:
         if parameter.startswith(f"{module}."):
             return f"{host}.{source}{parameter[len(module) :]}"
     return None
-
-
-def is_shared_by_beams(name: str) -> bool:
-    """Whether the beams of a sentence share an entry of the encoder's output: encodings and padding masks, by name."""
-    return name.endswith(("_out", "_padding_mask"))
-
-
-def further_encodings(
-    mechanisms: Collection[Mechanism], encoder_input: EncoderInput, own: Collection[str]
-) -> Tuple[Dict[str, Tensor], Dict[str, FurtherSentences], EncoderOut]:
-    """Masks, sentences and tensors that mechanisms add to the encoder, each by name; see :class:`Mechanism`.
-
-    Args:
-        own: the names in the encoder's own output
-
-    Raises:
-        ValueError: a name is taken.
-    """
-    masks: Dict[str, Tensor] = {}
-    sentences: Dict[str, FurtherSentences] = {}
-    tensors: EncoderOut = {}
-    taken = {*RESERVED, *own}
-
-    def take(mechanism: Mechanism, what: str, name: str, *entries: str) -> None:
-        # A tensor has a row for each beam.
-        if (what == "tensors" and is_shared_by_beams(name)) or taken.intersection(entries):
-            raise ValueError(f"{type(mechanism).__name__}.{what}: the name {name!r} is taken, use another one")
-        taken.update(entries)
-
-    for mechanism in mechanisms:
-        for name, mask in mechanism.source_masks(encoder_input).items():
-            take(mechanism, "source_masks", name, f"{name}_out")
-            masks[name] = mask
-        for name, further in mechanism.sentences(encoder_input).items():
-            take(mechanism, "sentences", name, f"{name}_out", f"{name}_padding_mask")
-            sentences[name] = further
-        for name, tensor in mechanism.tensors(encoder_input).items():
-            take(mechanism, "tensors", name, name)
-            tensors[name] = [tensor]
-    return masks, sentences, tensors
-
-
-def added_tensors(encoder_out: EncoderOut, of_fairseq: Collection[str]) -> Dict[str, Tensor]:
-    """The tensors in an encoder's output that mechanisms added, by name."""
-    return {name: entry[0] for name, entry in encoder_out.items() if name not in of_fairseq and entry}
-
-
-def single_part(parts: Collection[Optional[T]], default: T) -> T:
-    """The part, or the class of a part, that a mechanism gives for a place with room for one, or the default.
-
-    Raises:
-        UserError: two mechanisms give one.
-    """
-    given = [part for part in parts if part is not None]
-    if len(given) > 1:
-        names = " and ".join(part.__name__ if isinstance(part, type) else type(part).__name__ for part in given)
-        raise UserError(f"{names} cannot be in one model, because both take the same place: turn one off")
-    return given[0] if given else default
-
-
-def encoding_parts(mechanisms: Collection[Mechanism], width: int) -> Parts[EncodingPart]:
-    """The mechanisms' parts for the encodings of further sentences, by the names of these."""
-    return Parts({name: part for one in mechanisms for name, part in one.encoding_parts(width).items()})
-
-
-def embedding_parts(
-    mechanisms: Collection[Mechanism],
-    side: str,
-    embed_tokens: nn.Embedding,
-    dictionary: Dictionary,
-    embed_scale: float = 1.0,
-) -> Parts[EmbeddingPart]:
-    """The mechanisms' parts for the embeddings of ``encoder`` or ``decoder``, by the mechanism's name."""
-    width = embed_tokens.embedding_dim
-    return Parts({one.name: one.embedding_part(side, width, dictionary, embed_scale) for one in mechanisms})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import Collection, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from fairseq.data import Dictionary
@@ -21,20 +21,19 @@ from fairseq_ctxgates.compat import (
     fsdp_wrap,
 )
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.mechanism import TRANSFORMER, Defaults, EncoderInput, FurtherSentences, Mechanism
-from fairseq_ctxgates.models.context_model import (
-    ContextDecoder,
-    ContextModel,
+from fairseq_ctxgates.mechanism import TRANSFORMER, Defaults, EncoderInput, Mechanism
+from fairseq_ctxgates.models.context_model import ContextDecoder, ContextModel, Extra
+from fairseq_ctxgates.models.decoder_layer import ContextDecoderLayer
+from fairseq_ctxgates.models.mechanism_parts import (
     EncoderOut,
-    Extra,
     added_tensors,
     embedding_parts,
+    encode_further,
     encoding_parts,
     further_encodings,
     is_shared_by_beams,
     single_part,
 )
-from fairseq_ctxgates.models.decoder_layer import ContextDecoderLayer
 from fairseq_ctxgates.models.presets import register_presets
 from fairseq_ctxgates.models.transformer_config import ContextTransformerConfig, LayersConfig, transformer_config
 from fairseq_ctxgates.modules.attention import IncrementalState, run_projections
@@ -100,29 +99,22 @@ class ContextTransformerEncoder(TransformerEncoderBase):
         added: for a mask under which the source was encoded, ``<name>_out``, (source length, batch, embed dim); for
         further sentences ``<name>_out``, (their length, batch, embed dim), and ``<name>_padding_mask``, (batch, their
         length); and tensors as they are."""
-        encoder_input = EncoderInput(src_tokens, inputs, self.dictionary, self.max_positions())
+        encoder_input = EncoderInput(src_tokens, inputs, self.dictionary)
         masks, sentences, tensors = further_encodings(self.mechanisms, encoder_input, FAIRSEQ_ENCODER_OUT)
-        batches = {name: further.batches(self.padding_idx) for name, further in sentences.items()}
-        is_padded = self.are_padded([src_tokens, *(tokens for of_one in batches.values() for tokens in of_one)])
-        encoder_out = self.encode(src_tokens, next(is_padded), masks, return_all_hiddens, token_embeddings)
-        for name, further in sentences.items():
-            states = [self.encode(tokens, next(is_padded))["encoder_out"][0] for tokens in batches[name]]
-            encoder_out[f"{name}_out"] = [self.further_encoding(name, further, states)]
-            encoder_out[f"{name}_padding_mask"] = [further.padding_mask(self.padding_idx)]
+        batches = [tokens for further in sentences.values() for tokens in further.batches(self.padding_idx)]
+        is_padded, *are_padded = self.are_padded([src_tokens, *batches])
+        encoder_out = self.encode(src_tokens, is_padded, masks, return_all_hiddens, token_embeddings)
+        encoded = [self.encode(tokens, padded)["encoder_out"][0] for tokens, padded in zip(batches, are_padded)]
+        encodings = [states.transpose(0, 1) for states in encoded]
+        for name, encoding, mask in encode_further(sentences, encodings, self.encoding_parts, self.padding_idx):
+            encoder_out[f"{name}_out"] = [encoding.transpose(0, 1).contiguous()]
+            encoder_out[f"{name}_padding_mask"] = [mask]
         return {**encoder_out, **tensors}
 
-    def are_padded(self, batches: Sequence[Tensor]) -> Iterator[bool]:
+    def are_padded(self, batches: Sequence[Tensor]) -> List[bool]:
         """Whether there is padding in each of some batches of tokens. The host waits for the device here, once."""
         found: List[bool] = torch.stack([tokens.eq(self.padding_idx).any() for tokens in batches]).tolist()
-        return iter(found)
-
-    def further_encoding(self, name: str, sentences: FurtherSentences, states: Sequence[Tensor]) -> Tensor:
-        """The encodings of further sentences from those of their batches, (length, batch, embed dim), changed by the
-        part of that name."""
-        encoded = sentences.arrange([of_batch.transpose(0, 1) for of_batch in states])
-        if name in self.encoding_parts:
-            encoded = self.encoding_parts[name](encoded, sentences.distances)
-        return encoded.transpose(0, 1).contiguous()
+        return found
 
     def encode(
         self,

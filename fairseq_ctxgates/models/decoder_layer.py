@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fairseq_ctxgates.compat import TransformerDecoderLayerBase
 from fairseq_ctxgates.mechanism import Mechanism
-from fairseq_ctxgates.models.context_model import single_part
+from fairseq_ctxgates.models.mechanism_parts import single_part
 from fairseq_ctxgates.models.transformer_config import LayersConfig
 from fairseq_ctxgates.modules.attention import EncodedSentence, IncrementalState, SentenceAttention, attend
 from fairseq_ctxgates.modules.norm_order import NormOrder, SublayerNorm

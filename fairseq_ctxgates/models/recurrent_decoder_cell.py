@@ -7,7 +7,7 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Protocol, Sequence
 from torch import Tensor, nn
 
 from fairseq_ctxgates.mechanism import Mechanism
-from fairseq_ctxgates.models.context_model import single_part
+from fairseq_ctxgates.models.mechanism_parts import single_part
 from fairseq_ctxgates.modules.additive_attention import AdditiveAttention, AttentionMemory, weighted_sum
 from fairseq_ctxgates.modules.gated_recurrent_unit import gru, initialize_gru
 from fairseq_ctxgates.parts import Part, Parts, RecurrentConnection, RecurrentWidths, Returned

@@ -15,13 +15,12 @@ from fairseq_ctxgates.configuration import plain
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.mechanism import RNNSEARCH, Defaults, EncoderInput, Mechanism, build_mechanisms
 from fairseq_ctxgates.mechanisms import all_mechanisms
-from fairseq_ctxgates.models.context_model import (
-    ContextDecoder,
-    ContextModel,
+from fairseq_ctxgates.models.context_model import ContextDecoder, ContextModel, Extra
+from fairseq_ctxgates.models.mechanism_parts import (
     EncoderOut,
-    Extra,
     added_tensors,
     embedding_parts,
+    encode_further,
     encoding_parts,
     further_encodings,
     is_shared_by_beams,
@@ -174,23 +173,19 @@ class RNNSearchEncoder(FairseqEncoder):
             source's first word, (rows, hidden size); and the tensors that mechanisms added, (rows, ...). There is a row
             for each sentence until :meth:`reorder_encoder_out` makes more.
         """
-        encoder_input = EncoderInput(src_tokens, inputs, self.dictionary, self.max_positions())
-        masks, further, tensors = further_encodings(self.mechanisms, encoder_input, OWN_ENCODER_OUT)
+        encoder_input = EncoderInput(src_tokens, inputs, self.dictionary)
+        masks, sentences, tensors = further_encodings(self.mechanisms, encoder_input, OWN_ENCODER_OUT)
         if masks:
             raise UserError(f"RNNSearch cannot encode the source under a mask ({', '.join(masks)}): use a Transformer")
-        batches = {name: sentences.batches(self.padding_idx) for name, sentences in further.items()}
-        states, first = self.encode([src_tokens, *(tokens for of_one in batches.values() for tokens in of_one)])
-        source, *others = states
+        batches = [tokens for further in sentences.values() for tokens in further.batches(self.padding_idx)]
+        (source, *encodings), first = self.encode([src_tokens, *batches])
         encoder_out: EncoderOut = {
             "encoder_out": [source],
             "encoder_padding_mask": [src_tokens.eq(self.padding_idx)],
         }
-        for name, sentences in further.items():
-            encoded = sentences.arrange([others.pop(0) for _ in batches[name]])
-            if name in self.encoding_parts:
-                encoded = self.encoding_parts[name](encoded, sentences.distances)
-            encoder_out[f"{name}_out"] = [encoded]
-            encoder_out[f"{name}_padding_mask"] = [sentences.padding_mask(self.padding_idx)]
+        for name, encoding, mask in encode_further(sentences, encodings, self.encoding_parts, self.padding_idx):
+            encoder_out[f"{name}_out"] = [encoding]
+            encoder_out[f"{name}_padding_mask"] = [mask]
         encoder_out["first_backward"] = [first[: len(src_tokens), self.hidden_size :]]
         return {**encoder_out, **tensors}
 

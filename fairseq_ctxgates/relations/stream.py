@@ -17,12 +17,13 @@ from torch import Tensor
 from fairseq_ctxgates.compat import MMapIndexedDataset
 from fairseq_ctxgates.configuration import as_flag
 from fairseq_ctxgates.data.data_directory import Split
-from fairseq_ctxgates.data.side_stream import Batch, SideStream, TaskOptions, load_whole_metadata
+from fairseq_ctxgates.data.side_stream import Batch, SideStream, TaskOptions
+from fairseq_ctxgates.data.side_stream_files import load_whole_metadata
 from fairseq_ctxgates.data.subwords import check_subwords
 from fairseq_ctxgates.errors import UserError
 
 if TYPE_CHECKING:
-    from fairseq_ctxgates.relations.extraction import RelationExtractor
+    from fairseq_ctxgates.relations.extraction.extractor import RelationExtractor
 
 logger = logging.getLogger(__name__)
 
@@ -168,7 +169,7 @@ class Relations(SideStream[RelationsConfig]):
         if options.relation_extractor is None:
             _warn_that_there_are_none()
             return cls([pack_tuples([])] * len(dataset), dataset, options, task)
-        from fairseq_ctxgates.relations.extraction import relations_of_tokens
+        from fairseq_ctxgates.relations.extraction.extractor import relations_of_tokens
 
         symbols = dataset.src_dict.symbols
         lines = [[symbols[token] for token in line[:-1].tolist()] for line in dataset.src]
@@ -266,7 +267,7 @@ def shift_mask(mask: np.ndarray, sentence: np.ndarray) -> np.ndarray:
 @functools.lru_cache(maxsize=None)
 def _open_extractor(name: str, language: str, urls: Optional[str]) -> "RelationExtractor":
     """The extractor of these options, which lives as long as the process: starting a server takes seconds."""
-    from fairseq_ctxgates.relations.extraction import build_extractor
+    from fairseq_ctxgates.relations.extraction.build import build_extractor
 
     extractor = build_extractor(name, language, urls.split(",") if urls else ())
     atexit.register(extractor.__exit__, None, None, None)

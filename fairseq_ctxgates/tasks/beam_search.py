@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from fairseq_ctxgates.compat import BeamSearch, EnsembleModel
-from fairseq_ctxgates.models.context_model import ContextModel, EncoderOut
+from fairseq_ctxgates.models.context_model import ContextModel
+from fairseq_ctxgates.models.mechanism_parts import EncoderOut
 from fairseq_ctxgates.modules.attention import IncrementalState
 
 

@@ -13,7 +13,7 @@ from fairseq.sequence_scorer import SequenceScorer
 
 from fairseq_ctxgates import analysis
 from fairseq_ctxgates.analysis.forced_decoding import Comparison, count_errors, error_figure, predicted_words
-from fairseq_ctxgates.context_gates.pmi import GateLabeller
+from fairseq_ctxgates.context_gates.pmi.labelling import GateLabeller
 from fairseq_ctxgates.errors import UserError
 from tests.commands.test_pmi import PAIRS, count, encode
 from tests.helpers import fairseq_commands as commands

@@ -20,6 +20,7 @@ from gensim.models import KeyedVectors
 import ctxgates
 from fairseq_ctxgates import analysis
 from fairseq_ctxgates.analysis import sweep
+from fairseq_ctxgates.command_line import CommandParser
 from fairseq_ctxgates.commands import (
     average_checkpoints,
     describe,
@@ -28,9 +29,9 @@ from fairseq_ctxgates.commands import (
     preceding_sentences,
     relations,
 )
-from fairseq_ctxgates.commands.options import CommandParser
 from fairseq_ctxgates.data.data_directory import Split
-from fairseq_ctxgates.relations.extraction import RelationExtractor, RelationTuple, shards
+from fairseq_ctxgates.relations.extraction import shards
+from fairseq_ctxgates.relations.extraction.extractor import RelationExtractor, RelationTuple
 from fairseq_ctxgates.relations.stream import pack_tuples
 from tests.helpers.documents import COMMON, DOCUMENTS, TEXT
 from tests.helpers.fairseq_commands import GATED, SMOOTHED, train, write_relations

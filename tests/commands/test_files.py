@@ -17,7 +17,7 @@ import pytest
 
 from fairseq_ctxgates.context_gates.gate_labels import GateLabels
 from fairseq_ctxgates.data.data_directory import Split, find_splits, fingerprint
-from fairseq_ctxgates.data.side_stream_writer import write_side_stream
+from fairseq_ctxgates.data.side_stream_files import write_side_stream
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import atomic_write, atomic_write_group, scratch_folder, write_array
 from tests.helpers.corpus import binarize

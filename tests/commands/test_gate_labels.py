@@ -21,9 +21,10 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset
 import fairseq_ctxgates
 from fairseq_ctxgates.commands.gate_labels import get_parser, main, memory_size
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE, GateLabels
-from fairseq_ctxgates.context_gates.pmi import counting, labelling, load_labeller
+from fairseq_ctxgates.context_gates.pmi import counting, labelling
+from fairseq_ctxgates.context_gates.pmi.labelling import load_labeller
 from fairseq_ctxgates.data.data_directory import find_splits
-from fairseq_ctxgates.data.side_stream_writer import SideStreamWriter
+from fairseq_ctxgates.data.side_stream_files import SideStreamWriter
 from fairseq_ctxgates.errors import UserError
 from tests.commands.test_pmi import LABELS, PAIRS, BruteForce, PMIOptions, random_pairs
 from tests.helpers.corpus import binarize, write_split

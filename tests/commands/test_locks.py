@@ -13,7 +13,7 @@ import pytest
 
 from fairseq_ctxgates.commands import gate_labels, preceding_sentences, relations
 from fairseq_ctxgates.data.data_directory import find_splits
-from fairseq_ctxgates.data.side_stream_writer import lock_streams
+from fairseq_ctxgates.data.side_stream_files import lock_streams
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.locks import create_locked
 from tests.helpers.corpus import binarize

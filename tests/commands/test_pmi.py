@@ -16,23 +16,23 @@ import pytest
 from fairseq.data import Dictionary
 
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE, SOURCE, TARGET
-from fairseq_ctxgates.context_gates.pmi import (
-    COUNTS,
-    MEASURES,
-    STRATEGIES,
-    GateLabeller,
-    PMIOptions,
-    PMITable,
-    Sentences,
+from fairseq_ctxgates.context_gates.pmi import counting
+from fairseq_ctxgates.context_gates.pmi.counting import (
+    OCCURRENCE_BYTES,
+    CountingBlock,
+    collect_types,
+    count_block,
     count_tables,
-    counting,
+)
+from fairseq_ctxgates.context_gates.pmi.labelling import (
+    TOKEN_BYTES,
+    GateLabeller,
     label_split,
     load_labeller,
-    table_path,
+    make_blocks,
 )
-from fairseq_ctxgates.context_gates.pmi.counting import OCCURRENCE_BYTES, CountingBlock, collect_types, count_block
-from fairseq_ctxgates.context_gates.pmi.labelling import TOKEN_BYTES, make_blocks
-from fairseq_ctxgates.context_gates.pmi.sentences import map_ids, text_files
+from fairseq_ctxgates.context_gates.pmi.sentences import Sentences, map_ids, text_files
+from fairseq_ctxgates.context_gates.pmi.table import COUNTS, MEASURES, STRATEGIES, PMIOptions, PMITable, table_path
 from fairseq_ctxgates.data.data_directory import Split, find_splits
 from fairseq_ctxgates.errors import UserError
 from tests.helpers.corpus import Pair, binarize, make_dictionary, write_split

@@ -15,7 +15,7 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset
 
 import ctxgates
 from fairseq_ctxgates.commands.preceding_sentences import main
-from fairseq_ctxgates.data.side_stream_writer import SideStreamWriter
+from fairseq_ctxgates.data.side_stream_files import SideStreamWriter
 from fairseq_ctxgates.errors import UserError
 from tests.helpers.corpus import binarize
 from tests.helpers.files import contents

@@ -16,9 +16,10 @@ import pytest
 import ctxgates
 from fairseq_ctxgates.commands.relations import main
 from fairseq_ctxgates.data.data_directory import load_rows
-from fairseq_ctxgates.data.side_stream_writer import SideStreamWriter
+from fairseq_ctxgates.data.side_stream_files import SideStreamWriter
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.relations.extraction import NotParsed, RelationExtractor, RelationTuple, shards
+from fairseq_ctxgates.relations.extraction import shards
+from fairseq_ctxgates.relations.extraction.extractor import NotParsed, RelationExtractor, RelationTuple
 from fairseq_ctxgates.relations.stream import END_OF_TUPLE
 from tests.helpers.corpus import binarize
 from tests.helpers.files import files_of

@@ -21,12 +21,9 @@ import requests
 import ctxgates
 from fairseq_ctxgates.commands import relations as command
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.relations.extraction import (
-    RelationExtractor,
-    build_extractor,
-    corenlp_server,
-    relations_of_tokens,
-)
+from fairseq_ctxgates.relations.extraction import corenlp_server
+from fairseq_ctxgates.relations.extraction.build import build_extractor
+from fairseq_ctxgates.relations.extraction.extractor import RelationExtractor, relations_of_tokens
 from tests.helpers.corpus import binarize
 
 # Sentences and the tuples that OpenIE finds, each read word by word, "subject | relation | object".

@@ -11,7 +11,7 @@ from stanza import DownloadMethod
 from stanza.models.common.doc import Document
 
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.relations.extraction import build_extractor
+from fairseq_ctxgates.relations.extraction.build import build_extractor
 from fairseq_ctxgates.relations.extraction.dependencies import tuples_of_tree
 
 # Word, head (counted from 1, 0 for the root), relation

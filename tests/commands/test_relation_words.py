@@ -8,15 +8,15 @@ import pytest
 
 from fairseq_ctxgates.data.data_directory import find_splits
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.relations.extraction import (
+from fairseq_ctxgates.relations.extraction.build import build_extractor
+from fairseq_ctxgates.relations.extraction.corpus import SourceText, find_distinct_sentences
+from fairseq_ctxgates.relations.extraction.extractor import (
     NotParsed,
     RelationExtractor,
     RelationTuple,
-    build_extractor,
     relations_of_tokens,
-    words_of_tokens,
 )
-from fairseq_ctxgates.relations.extraction.corpus import SourceText, find_distinct_sentences
+from fairseq_ctxgates.relations.extraction.words import words_of_tokens
 from tests.helpers.corpus import binarize
 
 

@@ -27,7 +27,7 @@ from torch import Tensor
 import fairseq_ctxgates
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE
 from fairseq_ctxgates.data.data_directory import Split, find_splits, fingerprint
-from fairseq_ctxgates.data.side_stream_writer import write_side_stream
+from fairseq_ctxgates.data.side_stream_files import write_side_stream
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations.stream import Relations
 from fairseq_ctxgates.tasks.context_translation import ContextTranslationConfig, ContextTranslationTask

@@ -21,9 +21,9 @@ from fairseq_ctxgates.context_gates.mechanism import ContextGateConfig
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.mechanism import TRANSFORMER, Mechanism
 from fairseq_ctxgates.mechanisms import register_mechanism
-from fairseq_ctxgates.models.context_model import RESERVED, further_encodings
 from fairseq_ctxgates.models.context_transformer import FAIRSEQ_ENCODER_OUT
 from fairseq_ctxgates.models.decoder_layer import ContextDecoderLayer
+from fairseq_ctxgates.models.mechanism_parts import RESERVED, further_encodings
 from fairseq_ctxgates.models.warm_start import warm_start
 from fairseq_ctxgates.parts import Part
 from tests.helpers.models import DICTIONARY, TINY, build_model, make_batch, make_task, save_parameters

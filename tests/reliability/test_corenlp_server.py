@@ -13,7 +13,7 @@ import pytest
 import requests
 
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.relations.extraction import build_extractor
+from fairseq_ctxgates.relations.extraction.build import build_extractor
 from fairseq_ctxgates.relations.extraction.corenlp import request_properties
 from fairseq_ctxgates.relations.extraction.corenlp_server import ExternalServer, ManagedServer
 

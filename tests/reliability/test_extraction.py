@@ -17,16 +17,16 @@ from stanza.protobuf import Document, writeToDelimitedString
 from fairseq_ctxgates.commands import relations
 from fairseq_ctxgates.commands.relations import main
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.relations.extraction import (
+from fairseq_ctxgates.relations.extraction import corenlp_server, shards
+from fairseq_ctxgates.relations.extraction.build import build_extractor
+from fairseq_ctxgates.relations.extraction.corenlp_server import ExternalServer, ManagedServer, ServerLost
+from fairseq_ctxgates.relations.extraction.extractor import (
+    FAILURES_IN_A_ROW,
+    MAX_WORDS,
     NotParsed,
     RelationExtractor,
     RelationTuple,
-    build_extractor,
-    corenlp_server,
-    shards,
 )
-from fairseq_ctxgates.relations.extraction.corenlp_server import ExternalServer, ManagedServer, ServerLost
-from fairseq_ctxgates.relations.extraction.extractor import FAILURES_IN_A_ROW, MAX_WORDS
 from tests.helpers.corpus import binarize
 
 SENTENCES = [f"farmer {number} sells apples ." for number in range(60)]

@@ -12,7 +12,8 @@ import pytest
 
 from fairseq_ctxgates.commands import gate_labels, preceding_sentences, relations
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.relations.extraction import RelationExtractor, RelationTuple, shards
+from fairseq_ctxgates.relations.extraction import shards
+from fairseq_ctxgates.relations.extraction.extractor import RelationExtractor, RelationTuple
 from tests.helpers.corpus import binarize
 
 PAIRS = [(f"farmer {number} sells apples .", f"bauer {number} verkauft .") for number in range(300)]

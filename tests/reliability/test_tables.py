@@ -14,9 +14,9 @@ import pytest
 from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 
 from fairseq_ctxgates.commands.gate_labels import main as label
-from fairseq_ctxgates.context_gates.pmi import PMITable, load_labeller, table_path
 from fairseq_ctxgates.context_gates.pmi.counting import NAMES
-from fairseq_ctxgates.context_gates.pmi.table import StoredArray, map_npz, write_npz
+from fairseq_ctxgates.context_gates.pmi.labelling import load_labeller
+from fairseq_ctxgates.context_gates.pmi.table import PMITable, StoredArray, map_npz, table_path, write_npz
 from fairseq_ctxgates.data.data_directory import find_splits, load_rows
 from fairseq_ctxgates.errors import UserError
 from tests.commands.test_pmi import PAIRS, random_pairs

@@ -15,7 +15,7 @@ from fairseq.data import LanguagePairDataset
 
 import fairseq_ctxgates.relations.extraction
 from fairseq_ctxgates.data.data_directory import find_splits, fingerprint
-from fairseq_ctxgates.data.side_stream_writer import write_side_stream
+from fairseq_ctxgates.data.side_stream_files import write_side_stream
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations import stream
 from fairseq_ctxgates.relations.stream import END_OF_TUPLE, Relations, pack_tuples, relation_mask, shift_mask

@@ -15,10 +15,10 @@ from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 from fairseq.dataclass import FairseqDataclass
 
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE
-from fairseq_ctxgates.data import data_directory, side_stream_writer
+from fairseq_ctxgates.data import data_directory, side_stream_files
 from fairseq_ctxgates.data.data_directory import Split, find_splits, fingerprint, load_rows
 from fairseq_ctxgates.data.side_stream import SideStream
-from fairseq_ctxgates.data.side_stream_writer import write_side_stream, write_side_streams
+from fairseq_ctxgates.data.side_stream_files import write_side_stream, write_side_streams
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.tasks import task_streams
 from tests.helpers.corpus import binarize
@@ -277,7 +277,7 @@ def test_files_are_those_of_fairseq(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for row in rows:
         theirs.add_item(torch.tensor(row, dtype=torch.int64))
     theirs.finalize(str(tmp_path / "theirs.idx"))
-    for module in (side_stream_writer, data_directory):
+    for module in (side_stream_files, data_directory):
         monkeypatch.setattr(module, "ROWS_AT_ONCE", 7)
     assert [row.tolist() for row in load_rows(tmp_path / "theirs")] == rows
     with write_side_streams({tmp_path / "ours": {}}, dtype) as writers:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fairseq_ctxgates.data.data_directory import find_splits, fingerprint
-from fairseq_ctxgates.data.side_stream_writer import write_side_stream
+from fairseq_ctxgates.data.side_stream_files import write_side_stream
 from fairseq_ctxgates.mechanisms import MECHANISMS
 from tests.helpers.corpus import binarize
 from tests.helpers.fairseq_commands import make_pairs

@@ -8,39 +8,3 @@
 Counting and labelling divide the target types into blocks. A block needs the counts of its own types only, so that one
 dense row at a time is enough for a corpus of any size, and several processes can work on different blocks.
 """
-
-from fairseq_ctxgates.context_gates.pmi.counting import DEFAULT_MEMORY, count_tables, load_tables, table_paths
-from fairseq_ctxgates.context_gates.pmi.kernels import EOS
-from fairseq_ctxgates.context_gates.pmi.labelling import GateLabeller, label_split, load_labeller
-from fairseq_ctxgates.context_gates.pmi.sentences import Sentences, check_split, count_types, map_ids
-from fairseq_ctxgates.context_gates.pmi.table import (
-    COUNTS,
-    MEASURES,
-    STRATEGIES,
-    PMIOptions,
-    PMITable,
-    TableMetadata,
-    table_path,
-)
-
-__all__ = [
-    "COUNTS",
-    "DEFAULT_MEMORY",
-    "EOS",
-    "MEASURES",
-    "STRATEGIES",
-    "GateLabeller",
-    "PMIOptions",
-    "PMITable",
-    "Sentences",
-    "TableMetadata",
-    "check_split",
-    "count_tables",
-    "count_types",
-    "label_split",
-    "load_labeller",
-    "load_tables",
-    "map_ids",
-    "table_path",
-    "table_paths",
-]

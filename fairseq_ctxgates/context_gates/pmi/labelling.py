@@ -25,7 +25,7 @@ from fairseq_ctxgates.context_gates.pmi.sentences import (
 )
 from fairseq_ctxgates.context_gates.pmi.table import REMEDY, PMIOptions, PMITable, check_ids, table_path
 from fairseq_ctxgates.data.data_directory import Split, find_splits, fingerprint
-from fairseq_ctxgates.data.side_stream import load_metadata
+from fairseq_ctxgates.data.side_stream_files import load_metadata
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import scratch_folder, write_array
 

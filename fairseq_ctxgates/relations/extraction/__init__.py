@@ -1,24 +1,8 @@
 """Extraction of relation tuples (subject, relation, object) from source sentences, for factual relation augmentation.
 
-``build_extractor`` makes an extractor; ``relations_of_tokens`` extracts the tuples of rows of tokens.
+* :mod:`.build` makes an extractor by its name, one of :mod:`.corenlp` or of :mod:`.stanza_pipeline`;
+* :mod:`.extractor` says what an extractor is, and extracts the tuples of rows of tokens;
+* :mod:`.words` joins subwords to the words that are parsed, :mod:`.dependencies` reads tuples off dependency trees;
+* :mod:`.corpus` reads the sentences of a data directory, :mod:`.shards` has them extracted, :mod:`.json_lines` reads
+  and writes the tuples as text.
 """
-
-from fairseq_ctxgates.relations.extraction.build import EXTRACTORS, build_extractor
-from fairseq_ctxgates.relations.extraction.extractor import (
-    NotParsed,
-    RelationExtractor,
-    RelationTuple,
-    relations_of_tokens,
-)
-from fairseq_ctxgates.relations.extraction.words import Words, words_of_tokens
-
-__all__ = [
-    "EXTRACTORS",
-    "NotParsed",
-    "RelationExtractor",
-    "RelationTuple",
-    "Words",
-    "build_extractor",
-    "relations_of_tokens",
-    "words_of_tokens",
-]

@@ -9,14 +9,16 @@ from fairseq_ctxgates.extras import needs_extra
 from fairseq_ctxgates.relations.extraction.extractor import RelationExtractor
 
 EXTRACTORS = ("corenlp-openie", "corenlp-dependencies", "stanza")
+SERVER_MEMORY = "4G"  # of a CoreNLP server
+REQUEST_TIMEOUT = 60  # seconds
 
 
 def build_extractor(
     name: str,
     language: str,
     urls: Sequence[str] = (),
-    memory: str = "4G",
-    timeout: float = 60,
+    memory: str = SERVER_MEMORY,
+    timeout: float = REQUEST_TIMEOUT,
     properties: Optional[Mapping[str, str]] = None,
 ) -> RelationExtractor:
     """Make the extractor with this name, one of ``EXTRACTORS``.

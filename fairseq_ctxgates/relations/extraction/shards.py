@@ -25,7 +25,7 @@ from tqdm import tqdm
 from fairseq_ctxgates.data.data_directory import Split
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import atomic_write
-from fairseq_ctxgates.relations.extraction.build import build_extractor
+from fairseq_ctxgates.relations.extraction.build import REQUEST_TIMEOUT, SERVER_MEMORY, build_extractor
 from fairseq_ctxgates.relations.extraction.corpus import SourceText
 from fairseq_ctxgates.relations.extraction.extractor import RelationExtractor, RelationTuple, is_too_long
 
@@ -53,8 +53,8 @@ class ServerOptions:
     """The CoreNLP servers, which the tuples do not depend on; see :func:`build_extractor`."""
 
     urls: Tuple[str, ...] = ()
-    memory: str = "4G"
-    timeout: float = 60
+    memory: str = SERVER_MEMORY
+    timeout: float = REQUEST_TIMEOUT
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from fairseq_ctxgates.data.data_directory import Split, fingerprint
-from fairseq_ctxgates.data.side_stream_writer import write_side_stream
+from fairseq_ctxgates.data.side_stream_files import write_side_stream
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.inter_sentence.preceding_sentences import PrecedingSentences
 from tests.helpers.corpus import write_split

@@ -1,4 +1,4 @@
-"""Writing the files of side streams."""
+"""The files of side streams: the rows (``.bin``, ``.idx``), and how they were made (``.json``)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from array import array
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Dict, Iterable, Iterator, Mapping, Sequence, Type, Union
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Type, Union
 
 import numpy as np
 
 from fairseq_ctxgates.compat import MMapIndexedDataset
 from fairseq_ctxgates.data.data_directory import ROWS_AT_ONCE, Split, digest_of
+from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import atomic_write_group, named, naming
 from fairseq_ctxgates.locks import exclusive
 from fairseq_ctxgates.version import __version__
@@ -136,3 +137,39 @@ def lock_streams(name: str, splits: Iterable[Split], command: str) -> Iterator[N
         for lock in sorted({replace(split, name=".lock").stream_prefix(name) for split in splits}):
             stack.enter_context(exclusive(lock, f"{command} is writing to {lock.parent}"))
         yield
+
+
+def load_metadata(prefix: Path) -> Dict[str, object]:
+    """The content of a stream's JSON file; UserError if it cannot be read or is no JSON object."""
+    path = f"{prefix}.json"
+    try:
+        with open(path, encoding="utf-8") as stream:
+            metadata = json.load(stream)
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read ({error})") from error
+    if not isinstance(metadata, dict):
+        raise UserError(f"{path} is damaged (it holds no JSON object)")
+    return metadata
+
+
+def load_whole_metadata(prefix: Path) -> Dict[str, Any]:
+    """The content of a stream's JSON file; UserError if it or the files beside it are not what was written."""
+    metadata = load_metadata(prefix)
+    check_digest(prefix, metadata)
+    return metadata
+
+
+def check_digest(prefix: Path, metadata: Metadata) -> None:
+    """Raise UserError unless the files are what was written."""
+    content = {key: value for key, value in metadata.items() if key != "digest"}
+    if "digest" not in metadata:
+        raise UserError(f"{prefix}.json has no digest, so an earlier version of this package wrote it")
+    if digest_of(Path(f"{prefix}.idx"), Path(f"{prefix}.bin"), metadata=content) != metadata["digest"]:
+        raise UserError(f"{prefix}.{{bin,idx,json}} are damaged (their digest is another than when they were written)")
+
+
+def made_differently(metadata: Metadata, others: Metadata) -> List[str]:
+    """The fields, of those that the streams of one run have in common, in which two streams differ."""
+    of_one = {"rows", "fingerprint", "digest", "made_from", "version"}
+    keys = {*metadata, *others} - of_one
+    return sorted(key for key in keys if metadata.get(key) != others.get(key))
