@@ -52,7 +52,7 @@ from fairseq_ctxgates.data.subwords import GROUPED
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.inter_sentence.concatenated_sentences import ConcatenatedSentences
 from fairseq_ctxgates.inter_sentence.preceding_rows import NONE
-from fairseq_ctxgates.inter_sentence.preceding_sentences import is_shifted
+from fairseq_ctxgates.inter_sentence.preceding_stream import is_shifted
 
 
 def check_reads_context(inference: Inference) -> None:

@@ -9,13 +9,13 @@ import torch
 
 from fairseq_ctxgates.analysis.attention_entropy import inter_sentence, read_attention
 from fairseq_ctxgates.analysis.inference import Batch, Inference, reads_preceding
-from fairseq_ctxgates.inter_sentence.preceding_sentences import PrecedingSentences
+from fairseq_ctxgates.inter_sentence.preceding_stream import PrecedingStream
 
 
-def preceding_stream(inference: Inference, split: str) -> PrecedingSentences:
+def preceding_stream(inference: Inference, split: str) -> PrecedingStream:
     """The preceding sentences of a split that was loaded."""
     streams = inference.task.dataset(split).streams
-    (stream,) = (stream for stream in streams if isinstance(stream, PrecedingSentences))
+    (stream,) = (stream for stream in streams if isinstance(stream, PrecedingStream))
     return stream
 
 

@@ -32,7 +32,7 @@ from fairseq_ctxgates.inter_sentence.documents import (
     read_document_names,
 )
 from fairseq_ctxgates.inter_sentence.preceding_rows import NONE
-from fairseq_ctxgates.inter_sentence.preceding_sentences import PrecedingSentences
+from fairseq_ctxgates.inter_sentence.preceding_stream import PrecedingStream
 
 
 def get_parser() -> CommandParser:
@@ -73,7 +73,7 @@ def main(argv: Optional[List[str]] = None) -> None:
         # All input is read and checked before the first file is written.
         documents = find_documents(args, data_dirs, splits)
         preceding = {split: find_preceding_sentences(ids, find_empty_rows(split)) for split, ids in documents.items()}
-        with lock_streams(PrecedingSentences.name, splits, "ctxgates preceding-sentences"):
+        with lock_streams(PrecedingStream.name, splits, "ctxgates preceding-sentences"):
             write_preceding(preceding, made_from(args))
         report(preceding)
         for split in splits:
@@ -121,8 +121,8 @@ def write_preceding(preceding: Dict[Split, np.ndarray], made_from: Dict[str, str
         made_from: from :func:`made_from`
     """
     streams = {
-        split.stream_prefix(PrecedingSentences.name): {
-            "fingerprint": fingerprint(split, PrecedingSentences.languages),
+        split.stream_prefix(PrecedingStream.name): {
+            "fingerprint": fingerprint(split, PrecedingStream.languages),
             "made_from": made_from.get(split.name, "--one-document"),
         }
         for split in preceding
@@ -140,6 +140,6 @@ def report(preceding: Dict[Split, np.ndarray]) -> None:
         is_empty = find_empty_rows(split)
         is_preceded = rows != NONE
         counts = (len(rows), is_preceded.sum(), (~is_preceded & ~is_empty).sum(), is_empty.sum())
-        name = str(split.stream_prefix(PrecedingSentences.name))
+        name = str(split.stream_prefix(PrecedingStream.name))
         print(f"{name:<40} " + " ".join(f"{count:>10,}" for count in counts))
     print("preceded: with a preceding sentence; first: first of their document; empty: empty lines")

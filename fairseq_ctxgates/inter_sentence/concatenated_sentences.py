@@ -14,13 +14,13 @@ from torch.utils.data import Dataset
 from fairseq_ctxgates.data.side_stream import Batch, TargetContext, TaskOptions
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.inter_sentence.preceding_rows import NONE, places_in_documents
-from fairseq_ctxgates.inter_sentence.preceding_sentences import PrecedingSentences, PrecedingSentencesConfig, is_shifted
+from fairseq_ctxgates.inter_sentence.preceding_stream import PrecedingSentencesConfig, PrecedingStream, is_shifted
 from fairseq_ctxgates.inter_sentence.preceding_translations import PrecedingReferences, PrecedingTranslations
 
 Lengths = Union[int, np.ndarray]
 
 
-class ConcatenatedSentences(PrecedingSentences):
+class ConcatenatedSentences(PrecedingStream):
     """Prepends the preceding sentences, each with a separator after it, to every source, when the dataset is built. A
     source without a preceding sentence stays as it is. If the result is too long for ``--max-source-positions``, what
     is prepended is cut at its beginning.
@@ -36,7 +36,6 @@ class ConcatenatedSentences(PrecedingSentences):
     length).
     """
 
-    inputs = ()
     changes_source = True
     training_options = ("ignore_preceding_target",)
     translation_options = ("preceding_references",)
@@ -45,7 +44,7 @@ class ConcatenatedSentences(PrecedingSentences):
         "concatenate_number": True,
         "concatenate_preceding_target": True,
         "concatenate_target_number": True,
-        **PrecedingSentences.saved_options,
+        **PrecedingStream.saved_options,
     }
 
     def __init__(
@@ -103,8 +102,8 @@ class ConcatenatedSentences(PrecedingSentences):
 
     @classmethod
     def check_models(cls, options: PrecedingSentencesConfig, task: TaskOptions, required: AbstractSet[str]) -> None:
-        """Raise UserError where the options of the baseline contradict themselves, or what the models are. What both
-        ways of reading preceding sentences share, :class:`PrecedingSentences` checks."""
+        """Raise UserError where the options of the baseline contradict themselves, or what the models are."""
+        super().check_models(options, task, required)
         number, target_number = options.concatenate_number, options.concatenate_target_number
         if options.concatenate_preceding is None:
             if number is not None:
@@ -151,12 +150,6 @@ class ConcatenatedSentences(PrecedingSentences):
 
     def drop_words(self) -> None:
         self.dataset.src.own = self.without_words(self.dataset.src.own)
-
-    def num_tokens(self, indices: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        return tokens
-
-    def padded_lengths(self, indices: np.ndarray) -> None:
-        return None
 
     def rounds(self, indices: np.ndarray) -> Optional[List[np.ndarray]]:
         """See :meth:`SideStream.rounds`: the first sentences of all documents, then the second ones, and so on."""

@@ -1,118 +1,22 @@
-"""The preceding source sentences of each sentence ("before-x" in Kuang and Xiong 2018, who read one)."""
+"""The stream of preceding source sentences that the inter-sentence gate reads ("before-x" in Kuang and Xiong 2018)."""
 
-import functools
-import logging
-import math
-from dataclasses import dataclass, field, replace
-from typing import AbstractSet, Any, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import AbstractSet, List, Optional, Sequence
 
 import numpy as np
 import torch
 from fairseq.data import LanguagePairDataset, data_utils
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from torch import Tensor
-from torch.utils.data import Dataset
 
-from fairseq_ctxgates.compat import MMapIndexedDataset
-from fairseq_ctxgates.configuration import as_flag
-from fairseq_ctxgates.data.data_directory import Split
-from fairseq_ctxgates.data.side_stream import Batch, SideStream, TaskOptions
+from fairseq_ctxgates.data.side_stream import Batch, TaskOptions
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.inter_sentence.coword_dropout import Draws, WithoutWords
-from fairseq_ctxgates.inter_sentence.preceding_rows import NONE, chain, read_preceding, shift
-
-logger = logging.getLogger(__name__)
+from fairseq_ctxgates.inter_sentence.preceding_rows import NONE
+from fairseq_ctxgates.inter_sentence.preceding_stream import PrecedingSentencesConfig, PrecedingStream
 
 NULL_LENGTH = 3  # of the NULL sentence, which precedes a document's first sentence
-ContextChoice = ChoiceEnum(["own", "shifted"])
 GROUPS = 4  # of sentences of like length in a batch: more would be less padding, but more calls of the encoder
 
 
-@dataclass
-class PrecedingSentencesConfig(FairseqDataclass):
-    """What the stream adds to the task's options, and the baseline that concatenates."""
-
-    load_preceding_sentences: bool = field(
-        default=False,
-        metadata={"help": "load the preceding sentences that `ctxgates preceding-sentences` found"},
-    )
-    preceding_context: Optional[ContextChoice] = field(  # type: ignore[valid-type]
-        default=None,
-        metadata={
-            "help": "give each sentence that has preceding sentences its own, or as a control those of the one that is "
-            "half the split away (shifted); default: own in training, then what the model was trained with"
-        },
-    )
-    preceding_length_ratio: float = field(
-        default=0.0,
-        metadata={
-            "help": "leave out training sentences whose source and preceding sentence differ more in length than by "
-            "this factor (0: none)"
-        },
-    )
-    preceding_max_length: int = field(
-        default=0,
-        metadata={
-            "help": "leave out training sentences of which source, target or preceding sentence is longer than this, "
-            "in tokens (0: none)"
-        },
-    )
-    concatenate_preceding: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "join the preceding sentence and this separator, a word of the source dictionary, before each "
-            "source",
-        },
-    )
-    concatenate_number: Optional[int] = field(
-        default=None,
-        metadata={"help": "join so many preceding sentences, each with the separator (default: 1)"},
-    )
-    concatenate_preceding_target: Optional[bool] = field(
-        default=None,
-        metadata={
-            "help": "with --concatenate-preceding: join the translations of the preceding sentences before the target "
-            "too; in training and scoring those of the data, in translating the model's own"
-        },
-    )
-    concatenate_target_number: Optional[int] = field(
-        default=None,
-        metadata={
-            "help": "join so many translations with --concatenate-preceding-target (default: as many as sentences, "
-            "--concatenate-number, which may be 0 then)"
-        },
-    )
-    ignore_preceding_target: bool = field(
-        default=False,
-        metadata={
-            "help": "train on each sentence's own tokens alone: the translations that --concatenate-preceding-target "
-            "joins before them are read, but no targets"
-        },
-    )
-    preceding_references: bool = field(
-        default=False,
-        metadata={
-            "help": "translate after the references of the preceding sentences, in place of the model's own "
-            "translations (fairseq-generate)"
-        },
-    )
-    coword_dropout: float = field(
-        default=0.0,
-        metadata={
-            "help": "make each word of a source, but not of its preceding sentences, the unknown word with this "
-            "probability in training, so that the model looks at these (CoWord dropout; Fernandes et al. 2021)"
-        },
-    )
-    sample_context_size: bool = field(
-        default=False,
-        metadata={
-            "help": "in training, give each sentence a random number of its preceding sentences, from none to all that "
-            "the model reads; where it reads another number of translations, one number is drawn up to the larger"
-        },
-    )
-
-
-class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
+class PrecedingSentences(PrecedingStream):
     """Adds ``net_input["preceding_tokens"]``, (batch, preceding length): the tokens of the preceding source sentence,
     end of sentence included, and (eos, eos, eos) for a sentence without one; padded on the same side as the source. A
     sentence longer than ``--max-source-positions`` is cut at its beginning.
@@ -120,26 +24,9 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
     For models that read N > 1 preceding sentences a row has up to N of them, the nearest last, and there are also
     ``preceding_distances``, of the same shape: 1 for the tokens of the nearest sentence, 2 for the one before it, and
     so on, 0 at padding; ``preceding_groups``, see :func:`group_sentences`; and ``preceding_rows``, the number of rows.
-
-    A row of the stream is the row of the preceding sentence in the same split, or empty. The sentences before that one
-    follow from the rows of others, so that one stream serves every N. ``--preceding-context shifted`` gives a sentence
-    those of another, ``contexts``.
-
-    Args:
-        rows: for each sentence the indices of those before it, the nearest first, or ``NONE``, (sentences, N)
-        sentences: what the indices point to (default: the dataset's sources)
     """
 
-    name = "preceding"
-    made_by = "ctxgates preceding-sentences {data} -s {source} -t {target} --documents {split}=FILE"
-    languages = ("source",)
-    inputs: ClassVar[Tuple[str, ...]] = (
-        *("preceding_tokens", "preceding_distances", "preceding_groups", "preceding_rows"),
-    )
-    Config = PrecedingSentencesConfig
-    filters = ("preceding_length_ratio", "preceding_max_length")
-    augmentations = ("coword_dropout", "sample_context_size")
-    saved_options: ClassVar[Mapping[str, bool]] = {"preceding_context": True}
+    inputs = ("preceding_tokens", "preceding_distances", "preceding_groups", "preceding_rows")
 
     def __init__(
         self,
@@ -149,155 +36,22 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
         task: TaskOptions,
         sentences: Optional[Sequence[Tensor]] = None,
     ) -> None:
-        super().__init__(rows, dataset, options, task)
-        self.draws: Optional[Draws] = None
-        self.sentences = dataset.src if sentences is None else sentences
-        lengths = np.asarray(dataset.src_sizes if sentences is None else list(map(len, sentences)))
+        super().__init__(rows, dataset, options, task, sentences)
         self.null = torch.full((NULL_LENGTH,), dataset.src_dict.eos())
-        self.source_lengths = np.array(dataset.src_sizes)
-        self.target_lengths = None if dataset.tgt_sizes is None else np.array(dataset.tgt_sizes)
-        self.contexts = shift(rows) if is_shifted(options) else rows
-        # Of each preceding sentence, (sentences, N), and of all that a sentence has.
-        has_none = self.contexts == NONE
-        self.lengths = np.where(has_none, 0, np.minimum(lengths[self.contexts], task.max_source_positions))
-        self.preceding_lengths = np.where(has_none[:, 0], NULL_LENGTH, self.lengths.sum(axis=1))
+        self.preceding_lengths = np.where(self.contexts[:, 0] == NONE, NULL_LENGTH, self.lengths.sum(axis=1))
 
     @classmethod
     def is_wanted(cls, options: PrecedingSentencesConfig, required: AbstractSet[str]) -> bool:
         return options.load_preceding_sentences or cls.name in required
 
     @classmethod
-    def values_to_save(cls, options: PrecedingSentencesConfig, required: AbstractSet[str]) -> Dict[str, Optional[str]]:
-        return {"preceding_context": "shifted" if is_shifted(options) else None}
-
-    @classmethod
     def check_models(cls, options: PrecedingSentencesConfig, task: TaskOptions, required: AbstractSet[str]) -> None:
-        """Raise UserError where options about preceding sentences, read by a gate or concatenated, are given to
-        models that read none, or contradict themselves."""
-        is_used = cls.name in required or options.concatenate_preceding is not None
-        if task.num_batch_buckets and (is_used or options.load_preceding_sentences):
-            raise UserError("--num-batch-buckets does not go with preceding sentences: leave it out")
-        ratio, max_length = options.preceding_length_ratio, options.preceding_max_length
-        if (ratio or max_length) and not is_used:
-            raise UserError(
-                "--preceding-length-ratio and --preceding-max-length need preceding sentences: an architecture that "
-                "reads them (--arch isg_transformer), or --concatenate-preceding"
-            )
-        context: Optional[str] = options.preceding_context
-        if context is not None and not is_used:
-            raise UserError(f"--preceding-context {context} would do nothing: the model reads no preceding sentences")
-        for name in cls.augmentations:
-            if getattr(options, name) and not is_used:
-                raise UserError(
-                    f"{as_flag(name)} needs preceding sentences: an architecture that reads them (--arch "
-                    f"isg_transformer), or --concatenate-preceding"
-                )
-        if not 0 <= options.coword_dropout < 1:
-            raise UserError(f"--coword-dropout {options.coword_dropout}: it must be at least 0 and below 1")
-        if ratio != 0 and not 1 <= ratio < math.inf:
-            raise UserError(f"--preceding-length-ratio {ratio}: it must be 0 (off) or at least 1")
-        if max_length < 0:
-            raise UserError(f"--preceding-max-length {max_length}: it must be 0 (off) or at least 1")
+        super().check_models(options, task, required)
         if options.load_preceding_sentences and cls.name not in required:
             raise UserError(
                 "--load-preceding-sentences needs an architecture that reads them: --arch isg_transformer, or "
                 "--inter-sentence-gate; for a plain one see --concatenate-preceding"
             )
-
-    @classmethod
-    def join(
-        cls, parts: Sequence[MMapIndexedDataset], sample_ratios: Sequence[int], context_size: int = 1
-    ) -> np.ndarray:
-        """The rows of the sentences before each in the joined dataset, the nearest first, or ``NONE``, (sentences,
-        context size)."""
-        if len(parts) == 1:
-            return chain(read_preceding(parts[0]), context_size)  # fairseq repeats a split only to join it with others
-        joined, start = [], 0
-        for part, repeats in zip(parts, sample_ratios):
-            rows = read_preceding(part)
-            joined += [np.where(rows == NONE, NONE, rows + start)] * repeats
-            start += len(rows) * repeats
-        return chain(np.concatenate(joined), context_size)
-
-    @classmethod
-    def from_interactive_lines(
-        cls,
-        dataset: LanguagePairDataset,
-        lines_before: Sequence[Tensor],
-        options: PrecedingSentencesConfig,
-        task: TaskOptions,
-        context_size: int = 1,
-    ) -> "PrecedingSentences":
-        """Each line follows the one before it; a line after an empty one starts a document."""
-        if is_shifted(options):
-            _warn_that_lines_have_their_own()
-            options = replace(options, preceding_context=None)
-        lines = [*lines_before, *dataset.src]
-        is_empty = np.array([True, *(len(line) <= 1 for line in lines)])  # end of sentence at most
-        rows = np.where(is_empty[:-1] | is_empty[1:], NONE, np.arange(-1, len(lines) - 1))
-        return cls(chain(rows, context_size)[len(lines_before) :], dataset, options, task, sentences=lines)
-
-    @classmethod
-    def check_rows(cls, rows: MMapIndexedDataset, split: Split) -> None:
-        """Raise UserError unless every row is empty or names one row before it."""
-        super().check_rows(rows, split)
-        index_path = f"{split.stream_prefix(cls.name)}.idx"
-        if (rows.sizes > 1).any():
-            raise UserError(f"{index_path}: row {np.argmax(rows.sizes > 1) + 1} names more than one preceding sentence")
-        preceding = read_preceding(rows)
-        wrong = np.flatnonzero((rows.sizes == 1) & ((preceding < 0) | (preceding >= np.arange(len(rows)))))
-        if len(wrong):
-            raise UserError(
-                f"{index_path}: row {wrong[0] + 1} names row {preceding[wrong[0]] + 1} as its preceding sentence, "
-                f"which is not one before it"
-            )
-
-    def training_mask(self) -> Optional[np.ndarray]:
-        """What ``--preceding-length-ratio`` and ``--preceding-max-length`` keep. Lengths are without end of sentence;
-        the ratio is asked of real preceding sentences only, or every document would lose its first sentence."""
-        ratio, max_length = self.options.preceding_length_ratio, self.options.preceding_max_length
-        source, target, preceding = (
-            np.asarray(lengths) - 1 for lengths in (self.source_lengths, self.target_lengths, self.lengths)
-        )
-        keep = np.ones(len(source), dtype=bool)
-        if ratio:
-            sources = source[:, None]
-            is_similar = np.maximum(sources, preceding) <= ratio * np.minimum(sources, preceding)
-            keep &= (is_similar | (self.lengths == 0)).all(axis=1)
-        if max_length:
-            keep &= np.maximum(np.maximum(source, target), preceding.max(axis=1, initial=0)) <= max_length
-        return keep
-
-    def begin_training(self) -> None:
-        if self.options.coword_dropout or self.options.sample_context_size:
-            self.draws = Draws(self.task.seed)
-        if self.options.coword_dropout:
-            self.drop_words()
-
-    def drop_words(self) -> None:
-        """Let words drop out of the dataset's sources."""
-        self.dataset.src = self.without_words(self.dataset.src)
-
-    def without_words(self, sentences: Any) -> Dataset:
-        """Sentences some of whose words are unknown ones, others in each epoch."""
-        assert self.draws is not None
-        dictionary = self.dataset.src_dict
-        return WithoutWords(sentences, self.options.coword_dropout, self.draws, dictionary.unk(), dictionary.eos())
-
-    def set_epoch(self, epoch: int) -> None:
-        if self.draws is not None:
-            self.draws.epoch = epoch
-
-    def preceding_rows(self, number: int) -> List[int]:
-        """The rows of the sentences before one, the nearest last; in training perhaps of some of them."""
-        rows = [row for row in self.contexts[number] if row != NONE]
-        if self.draws is not None and self.options.sample_context_size:
-            rows = rows[: self.draws.of(number).randint(1 + self.rows.shape[1])]
-        return rows[::-1]
-
-    def source_rows(self, number: int) -> List[int]:
-        """Of these the ones whose source is read."""
-        return self.preceding_rows(number)
 
     def num_tokens(self, indices: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         """All sentences go through the encoder: what counts is them together, or the target where it is longer. The
@@ -327,16 +81,6 @@ class PrecedingSentences(SideStream[PrecedingSentencesConfig]):
     def _collate(self, rows: Sequence[Tensor], padding: int) -> Tensor:
         multiple = self.dataset.pad_to_multiple
         return data_utils.collate_tokens(rows, padding, left_pad=self.dataset.left_pad_source, pad_to_multiple=multiple)
-
-
-def is_shifted(options: PrecedingSentencesConfig) -> bool:
-    """Whether sentences have the preceding ones of others."""
-    return str(options.preceding_context) == "shifted"
-
-
-@functools.lru_cache(maxsize=None)
-def _warn_that_lines_have_their_own() -> None:
-    logger.warning("--preceding-context shifted is for binarized data: every line is read with its own preceding ones")
 
 
 def distances_of(sentences: Sequence[Tensor]) -> Tensor:

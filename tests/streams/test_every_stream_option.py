@@ -18,7 +18,7 @@ import torch
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 from omegaconf import OmegaConf
 
-import fairseq_ctxgates.relations.extraction
+import fairseq_ctxgates.relations.extraction.build
 from fairseq_ctxgates.data.data_directory import find_splits
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations import stream
@@ -93,7 +93,7 @@ def _extractor(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         def extract(self, sentences: Sequence[Sequence[str]]) -> List[Any]:
             return [tuples_of(len(words))[: self.tuples] for words in sentences]
 
-    monkeypatch.setattr(fairseq_ctxgates.relations.extraction, "build_extractor", Extractor)
+    monkeypatch.setattr(fairseq_ctxgates.relations.extraction.build, "build_extractor", Extractor)
     stream._open_extractor.cache_clear()
     yield
     stream._open_extractor.cache_clear()

@@ -13,7 +13,7 @@ import pytest
 import torch
 from fairseq.data import LanguagePairDataset
 
-import fairseq_ctxgates.relations.extraction
+import fairseq_ctxgates.relations.extraction.build
 from fairseq_ctxgates.data.data_directory import find_splits, fingerprint
 from fairseq_ctxgates.data.side_stream_files import write_side_stream
 from fairseq_ctxgates.errors import UserError
@@ -383,7 +383,7 @@ def lines_dataset(lines: Sequence[str], dictionary: Any) -> LanguagePairDataset:
 def test_relations_of_lines(post_process: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     extractor = FirstAndLast()
     build = mock.Mock(return_value=extractor)
-    monkeypatch.setattr(fairseq_ctxgates.relations.extraction, "build_extractor", build)
+    monkeypatch.setattr(fairseq_ctxgates.relations.extraction.build, "build_extractor", build)
     stream._open_extractor.cache_clear()
     others = [] if post_process == "sentencepiece" else ["more words without the mark"]
     dictionary = make_dictionary(["th@@ ey sing so@@ ngs &amp; hum", "▁they ▁so ngs ▁hum", *others])

@@ -12,7 +12,7 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.data import data_utils
 
-import fairseq_ctxgates.relations.extraction
+import fairseq_ctxgates.relations.extraction.build
 from fairseq_ctxgates.commands.preceding_sentences import main as preceding_sentences
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations import stream
@@ -302,7 +302,7 @@ def test_interactive_equals_generate(
     buffer_size: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fairseq_ctxgates.relations.extraction, "build_extractor", lambda *_: Extractor())
+    monkeypatch.setattr(fairseq_ctxgates.relations.extraction.build, "build_extractor", lambda *_: Extractor())
     stream._open_extractor.cache_clear()
     lines = ["", *(source for source, _ in TEXT["test"])]
     random.Random(5).shuffle(lines)
