@@ -237,13 +237,13 @@ class Mechanism(Generic[Options]):
         return None
 
     def source_part(
-        self, number: int, options: TransformerOptions, new_attention: Callable[[], SentenceAttention]
+        self, layer: int, options: TransformerOptions, new_attention: Callable[[], SentenceAttention]
     ) -> Optional[SourceContextPart]:
         """The part for the source context of a Transformer's decoder layer, numbered from 1 at the bottom.
         ``new_attention`` makes attention like the layer's own, with new parameters."""
         return None
 
-    def connection(self, number: int, options: TransformerOptions) -> Optional[Connection]:
+    def connection(self, layer: int, options: TransformerOptions) -> Optional[Connection]:
         """The part that connects target and source context in a Transformer's decoder layer."""
         return None
 

@@ -45,7 +45,7 @@ class Part(nn.Module, ABC):
     warm_start_source: ClassVar[Mapping[str, str]] = {}
 
     @property
-    def returns(self) -> Tuple[str, ...]:
+    def returnable(self) -> Tuple[str, ...]:
         """The names of all that the part can return beside its result."""
         return (*self.gates, *self.attentions)
 

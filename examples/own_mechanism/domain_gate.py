@@ -100,7 +100,7 @@ class DomainMechanism(Mechanism[DomainOptions]):
             raise UserError(f"--domains {self.options.domains}: a sentence has domain {int(domain.max())}, from 0")
         return {"domain": torch.zeros_like(domain) if self.options.ignore_domain else domain}
 
-    def source_part(self, number: int, options: Any, new_attention: Any) -> TransformerDomainGate:
+    def source_part(self, layer: int, options: Any, new_attention: Any) -> TransformerDomainGate:
         return TransformerDomainGate(self.options.domains, options.decoder.embed_dim, options.decoder.embed_dim)
 
     def recurrent_source_part(self, widths: Any) -> RecurrentDomainGate:

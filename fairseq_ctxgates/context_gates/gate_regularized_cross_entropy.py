@@ -171,7 +171,7 @@ class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
             )
         if model.decoder.adaptive_softmax is not None:
             raise UserError("--adaptive-softmax-cutoff goes with --criterion adaptive_loss, without a gate regularizer")
-        layers = parse_layers(self.regularized_layers, len(model.decoder.returns), "--regularized-layers")
+        layers = parse_layers(self.regularized_layers, len(model.decoder.returnable), "--regularized-layers")
         self._layers = tuple(layer for layer in layers if layer in gated)
         if not self._layers:
             raise UserError(f"--regularized-layers {self.regularized_layers}: the layers with a gate are {gated}")

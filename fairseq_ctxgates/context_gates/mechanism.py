@@ -54,7 +54,7 @@ class ContextGates(Mechanism[Union[ContextGateConfig, RecurrentContextGateConfig
     }
     streams = (GateLabels,)
 
-    def connection(self, number: int, options: TransformerOptions) -> Optional[ContextGate]:
+    def connection(self, layer: int, options: TransformerOptions) -> Optional[ContextGate]:
         return ContextGate(options)
 
     def recurrent_connection(self, widths: RecurrentWidths) -> Optional[RecurrentContextGate]:

@@ -83,7 +83,7 @@ class Split:
     def check_token_ids(self, lang: str, ids: np.ndarray, types: int) -> None:
         """Raise UserError where the token ids of one language's data, (tokens,), are not those of a dictionary with
         this number of types, or are padding, which batches have beside a sentence and not within it."""
-        wrong = next((number for number in (ids.min(), ids.max()) if not 0 <= number < types), None)
+        wrong = next((token for token in (ids.min(), ids.max()) if not 0 <= token < types), None)
         if wrong is not None:
             raise UserError(
                 f"{self.text_prefix(lang)}.bin holds the token id {wrong}, but {self.dictionary_path(lang)} has "

@@ -70,8 +70,8 @@ class TargetContext(Protocol):
     def keep(self, batch: Batch, translations: Sequence[Tensor]) -> None:
         """Remember the translations of a batch, end of sentence included."""
 
-    def begin_lines(self, number: int) -> None:
-        """Begin a new list of so many lines. The last line of the list before has the number -1 in it, and so on."""
+    def begin_lines(self, count: int) -> None:
+        """Begin a new list of ``count`` lines. The last line of the list before has the number -1 in it, and so on."""
 
 
 class SideStream(ABC, Generic[Options]):
@@ -102,7 +102,7 @@ class SideStream(ABC, Generic[Options]):
         rows: what was loaded
         dataset: the dataset as fairseq built it
         options: the stream's
-        task: the task's
+        task_options: the task's own
     """
 
     name: ClassVar[str]
@@ -122,11 +122,11 @@ class SideStream(ABC, Generic[Options]):
     interactive_options: ClassVar[Tuple[str, ...]] = ()
     criterions: ClassVar[Tuple[str, ...]] = ()
 
-    def __init__(self, rows: Rows, dataset: LanguagePairDataset, options: Options, task: TaskOptions) -> None:
+    def __init__(self, rows: Rows, dataset: LanguagePairDataset, options: Options, task_options: TaskOptions) -> None:
         self.rows = rows
         self.dataset = dataset
         self.options = options
-        self.task = task
+        self.task_options = task_options
 
     @classmethod
     @abstractmethod
@@ -153,7 +153,7 @@ class SideStream(ABC, Generic[Options]):
         """Raise UserError where the options do not let translations continue others."""
 
     @classmethod  # noqa: B027  most streams have nothing to check
-    def check_models(cls, options: Options, task: TaskOptions, required: AbstractSet[str]) -> None:
+    def check_models(cls, options: Options, task_options: TaskOptions, required: AbstractSet[str]) -> None:
         """Raise UserError where the options contradict what the models require; ``required`` also has what an ablation
         leaves unread."""
 
@@ -188,7 +188,7 @@ class SideStream(ABC, Generic[Options]):
         sample_ratios: Sequence[int],
         dataset: LanguagePairDataset,
         options: Options,
-        task: TaskOptions,
+        task_options: TaskOptions,
         context_size: int = 1,
     ) -> SideStream[Options]:
         """Load and check the stream of one split, or of several that fairseq joined to one dataset.
@@ -201,7 +201,7 @@ class SideStream(ABC, Generic[Options]):
             UserError: a stream is missing, damaged, or was made for other data than what lies beside it.
         """
         rows = cls.join([cls.load_split(split) for split in splits], sample_ratios, context_size)
-        return cls(rows, dataset, options, task)
+        return cls(rows, dataset, options, task_options)
 
     @classmethod
     def join(cls, parts: Sequence[MMapIndexedDataset], sample_ratios: Sequence[int], context_size: int = 1) -> Rows:
@@ -214,7 +214,7 @@ class SideStream(ABC, Generic[Options]):
         dataset: LanguagePairDataset,
         lines_before: Sequence[Tensor],
         options: Options,
-        task: TaskOptions,
+        task_options: TaskOptions,
         context_size: int = 1,
     ) -> Optional[SideStream[Options]]:
         """The stream of lines that fairseq-interactive reads, made from the lines; None if it has nothing for them.

@@ -52,27 +52,27 @@ class ConcatenatedSentences(PrecedingStream):
         rows: np.ndarray,
         dataset: LanguagePairDataset,
         options: PrecedingSentencesConfig,
-        task: TaskOptions,
+        task_options: TaskOptions,
         sentences: Optional[Sequence[Tensor]] = None,
     ) -> None:
-        super().__init__(rows, dataset, options, task, sentences)
+        super().__init__(rows, dataset, options, task_options, sentences)
         self.is_trained_on = False
         self.lines_before = len(self.sentences) - len(dataset.src)  # the lines come after those of earlier buffers
-        self.source_number, self.target_number = _numbers(options)
-        self.lengths = self.lengths[:, : self.source_number]
+        self.source_count, self.target_count = _counts(options)
+        self.lengths = self.lengths[:, : self.source_count]
         separator = separator_in(dataset.src_dict, options, "source")
         # The dataset is the one that fairseq has just built for this task: nothing has read its sources yet.
         word = (str(options.concatenate_preceding) if separator != dataset.src_dict.eos() else "", separator)
-        dataset.src = _Joined(dataset.src, self.sentences, self.source_rows, word, task.max_source_positions)
+        dataset.src = _Joined(dataset.src, self.sentences, self.source_rows, word, task_options.max_source_positions)
         dataset.src_sizes = dataset.src.sizes(self.source_lengths, self.lengths)
         self.targets: Optional[_Joined] = None
         if options.preceding_references and dataset.tgt is None:
             raise UserError("--preceding-references: the split has no target side: binarize it without --only-source")
         if dataset.tgt is not None and options.concatenate_preceding_target:
             word = "", separator_in(dataset.tgt_dict, options, "target")
-            self.targets = _Joined(dataset.tgt, dataset.tgt, self.target_rows, word, task.max_target_positions)
+            self.targets = _Joined(dataset.tgt, dataset.tgt, self.target_rows, word, task_options.max_target_positions)
             lengths = np.where(self.contexts == NONE, 0, np.asarray(dataset.tgt_sizes)[self.contexts])
-            dataset.tgt_sizes = self.targets.sizes(np.asarray(dataset.tgt_sizes), lengths[:, : self.target_number])
+            dataset.tgt_sizes = self.targets.sizes(np.asarray(dataset.tgt_sizes), lengths[:, : self.target_count])
         dataset.sizes = (
             dataset.src_sizes
             if dataset.tgt_sizes is None
@@ -85,7 +85,7 @@ class ConcatenatedSentences(PrecedingStream):
 
     @classmethod
     def context_size(cls, options: PrecedingSentencesConfig) -> int:
-        return max(_numbers(options))
+        return max(_counts(options))
 
     @classmethod
     def changes_target(cls, options: PrecedingSentencesConfig) -> bool:
@@ -98,12 +98,14 @@ class ConcatenatedSentences(PrecedingStream):
         if options.preceding_references:
             return PrecedingReferences(dictionary.pad())
         separator = separator_in(dictionary, options, "target")
-        return PrecedingTranslations(separator, dictionary.pad(), _numbers(options)[1])
+        return PrecedingTranslations(separator, dictionary.pad(), _counts(options)[1])
 
     @classmethod
-    def check_models(cls, options: PrecedingSentencesConfig, task: TaskOptions, required: AbstractSet[str]) -> None:
+    def check_models(
+        cls, options: PrecedingSentencesConfig, task_options: TaskOptions, required: AbstractSet[str]
+    ) -> None:
         """Raise UserError where the options of the baseline contradict themselves, or what the models are."""
-        super().check_models(options, task, required)
+        super().check_models(options, task_options, required)
         number, target_number = options.concatenate_number, options.concatenate_target_number
         if options.concatenate_preceding is None:
             if number is not None:
@@ -141,12 +143,12 @@ class ConcatenatedSentences(PrecedingStream):
         super().begin_training()
         self.is_trained_on = True
 
-    def source_rows(self, number: int) -> List[int]:
-        return _last(self.preceding_rows(number), self.source_number)
+    def source_rows(self, row: int) -> List[int]:
+        return _last(self.preceding_rows(row), self.source_count)
 
-    def target_rows(self, number: int) -> List[int]:
+    def target_rows(self, row: int) -> List[int]:
         """The rows of the sentences whose translations to join before a target, the nearest last."""
-        return _last(self.preceding_rows(number), self.target_number)
+        return _last(self.preceding_rows(row), self.target_count)
 
     def drop_words(self) -> None:
         self.dataset.src.own = self.without_words(self.dataset.src.own)
@@ -166,21 +168,21 @@ class ConcatenatedSentences(PrecedingStream):
         """Nothing for the source, in which the preceding sentences already are."""
         if not self.options.concatenate_preceding_target:
             return
-        numbers = batch["id"].tolist()
-        batch["preceding_rows"] = [[row - self.lines_before for row in self.target_rows(number)] for number in numbers]
+        rows = batch["id"].tolist()
+        batch["preceding_rows"] = [[before - self.lines_before for before in self.target_rows(row)] for row in rows]
         if self.targets is not None:
-            self.join_targets(batch, [self.targets[number] for number in numbers])
+            self.join_targets(batch, [self.targets[row] for row in rows])
             if self.options.preceding_references:
-                befores = [self.targets.before(number) for number in numbers]
+                befores = [self.targets.before(row) for row in rows]
                 batch["preceding_references"] = data_utils.collate_tokens(befores, self.dataset.tgt_dict.pad())
 
     def join_translations(self, batch: Batch, translations: Dict[int, Tensor]) -> None:
         """Join the preceding ones of these translations of lines, by their numbers, before the targets of a batch."""
         dictionary = self.dataset.tgt_dict
         pad, separator = dictionary.pad(), separator_in(dictionary, self.options, "target")
-        context = PrecedingTranslations(separator, pad, self.target_number, translations)
+        context = PrecedingTranslations(separator, pad, self.target_count, translations)
         targets = [target[target.ne(pad)] for target in batch["target"]]
-        limit = self.task.max_target_positions
+        limit = self.task_options.max_target_positions
         befores = (row[row.ne(pad)] for row in context.tokens(batch, limit))
         self.join_targets(batch, [_join(before, target, limit) for before, target in zip(befores, targets)])
 
@@ -205,20 +207,20 @@ class ConcatenatedSentences(PrecedingStream):
     def values_to_save(cls, options: PrecedingSentencesConfig, required: AbstractSet[str]) -> Dict[str, Optional[str]]:
         values = {name: getattr(options, name) for name in cls.saved_options}
         given = {name: str(value) for name, value in values.items() if value is not None and value is not False}
-        if options.concatenate_target_number is not None and len({*_numbers(options)}) == 1:
+        if options.concatenate_target_number is not None and len({*_counts(options)}) == 1:
             del given["concatenate_target_number"]  # the default
         return {**dict.fromkeys(cls.saved_options), **given, **super().values_to_save(options, required)}
 
 
-def _numbers(options: PrecedingSentencesConfig) -> Tuple[int, int]:
+def _counts(options: PrecedingSentencesConfig) -> Tuple[int, int]:
     """How many preceding sentences are joined before a source, and before a target."""
     source = 1 if options.concatenate_number is None else int(options.concatenate_number)
     target = source if options.concatenate_target_number is None else int(options.concatenate_target_number)
     return source, target if options.concatenate_preceding_target else 0
 
 
-def _last(rows: List[int], number: int) -> List[int]:
-    return rows[max(0, len(rows) - number) :]
+def _last(rows: List[int], count: int) -> List[int]:
+    return rows[max(0, len(rows) - count) :]
 
 
 def _without_beginning(target: Tensor, length: int, padding: int) -> Tensor:

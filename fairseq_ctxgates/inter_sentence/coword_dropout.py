@@ -19,9 +19,9 @@ class Draws:
         self.seed = seed
         self.epoch = 1
 
-    def of(self, number: int) -> np.random.RandomState:
+    def of(self, row: int) -> np.random.RandomState:
         """The random numbers of a sentence."""
-        return np.random.RandomState([self.seed % 2**32, self.epoch, number])
+        return np.random.RandomState([self.seed % 2**32, self.epoch, row])
 
 
 class WithoutWords(Dataset):

@@ -13,13 +13,13 @@ class DistanceEmbedding(EncodingPart):
     start as zero, so that a model begins without regard to the distance.
 
     Args:
-        number: of sentences
+        context_size: how many preceding sentences a model reads
         width: of a state
     """
 
-    def __init__(self, number: int, width: int) -> None:
+    def __init__(self, context_size: int, width: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(1 + number, width, padding_idx=0)  # 0: what attention does not see
+        self.embedding = nn.Embedding(1 + context_size, width, padding_idx=0)  # 0: what attention does not see
         nn.init.zeros_(self.embedding.weight)
 
     def forward(self, states: Tensor, distances: Optional[Tensor]) -> Tensor:

@@ -37,7 +37,7 @@ def read_document_names(path: Path, is_empty: np.ndarray, text: object) -> np.nd
     if "" in names:
         raise UserError(f"{path}, line {names.index('') + 1}: no document is named; each sentence needs a name")
     runs = Counter(name for name, _ in groupby(names))
-    repeated = [name for name, number in runs.items() if number > 1]
+    repeated = [name for name, count in runs.items() if count > 1]
     if repeated:
         print(
             f"warning: {path}: {len(repeated)} document names occur in several places, the first is {repeated[0]!r}; "
@@ -54,7 +54,7 @@ def read_blank_line_separated(path: Path, is_empty: np.ndarray, text: object) ->
     :func:`read_document_names`.
     """
     is_blank = np.array([not line for line in read_lines(path)], dtype=bool)
-    numbers = np.cumsum(is_blank)
+    documents = np.cumsum(is_blank)
     if len(is_blank) == len(is_empty):
         wrong = np.flatnonzero(is_blank != is_empty)
         if len(wrong):
@@ -64,9 +64,9 @@ def read_blank_line_separated(path: Path, is_empty: np.ndarray, text: object) ->
             )
         if not is_blank.any():
             print(f"warning: {path} has no blank line: the whole text is taken for one document", file=sys.stderr)
-        return numbers
+        return documents
     if len(is_blank) - is_blank.sum() == len(is_empty):
-        return numbers[~is_blank]
+        return documents[~is_blank]
     raise UserError(
         f"{path} has {len(is_blank) - is_blank.sum()} sentences and {is_blank.sum()} blank lines, but {text} "
         f"has {len(is_empty)} sentences: give the text that {text} was made from"

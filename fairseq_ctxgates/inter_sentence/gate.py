@@ -73,7 +73,7 @@ class PrecedingContext(SourceContextPart):
     with c_b. In a warm start this attention is a copy of the layer's attention over the sentence.
 
     Args:
-        number: of the layer, from 1 at the bottom
+        layer: its number, from 1 at the bottom
         attention: over the preceding sentence
         gate: mixes the contexts
     """
@@ -81,9 +81,9 @@ class PrecedingContext(SourceContextPart):
     gates, attentions = (GATES,), (ATTENTION,)
     warm_start_source = {"attention": "encoder_attn"}
 
-    def __init__(self, number: int, attention: SentenceAttention, gate: InterSentenceGate) -> None:
+    def __init__(self, layer: int, attention: SentenceAttention, gate: InterSentenceGate) -> None:
         super().__init__()
-        self.number = number
+        self.layer = layer
         self.gate = gate
         self.attention = attention
 
@@ -99,7 +99,7 @@ class PrecedingContext(SourceContextPart):
         added = layer_input.added
         if "sentence_keys" in added:
             steps = step_numbers(layer_input.first_step, query)
-            return random_context(added["sentence_keys"], self.number, steps, query.size(-1)).to(query), None
+            return random_context(added["sentence_keys"], self.layer, steps, query.size(-1)).to(query), None
         preceding = EncodedSentence(added["preceding_out"], added.get("preceding_padding_mask"))
         return attend(self.attention, query, preceding, layer_input.incremental_state, ATTENTION in layer_input.returns)
 

@@ -108,12 +108,12 @@ class InterSentence(Mechanism[InterSentenceGateConfig]):
         return {"sentence_keys": sentence_keys(encoder_input.source, encoder_input.dictionary.pad())}
 
     def source_part(
-        self, number: int, options: TransformerOptions, new_attention: Callable[[], SentenceAttention]
+        self, layer: int, options: TransformerOptions, new_attention: Callable[[], SentenceAttention]
     ) -> Optional[PrecedingContext]:
-        if number not in self.layers:
+        if layer not in self.layers:
             return None
         width, bias = options.decoder.embed_dim, self.options.inter_sentence_gate_bias
-        return PrecedingContext(number, new_attention(), InterSentenceGate(width, width, self.is_closed, bias))
+        return PrecedingContext(layer, new_attention(), InterSentenceGate(width, width, self.is_closed, bias))
 
     def recurrent_source_part(self, widths: RecurrentWidths) -> RecurrentInterSentenceGate:
         return RecurrentInterSentenceGate(widths, self.is_closed, self.options.inter_sentence_gate_bias)
@@ -142,7 +142,7 @@ def preceding_sentences(encoder_input: EncoderInput, context_size: int, ablation
     distances = encoder_input.inputs.get("preceding_distances")
     if distances is None:
         return FurtherSentences(tokens)
-    if encoder_input.inputs.get("preceding_rows", len(tokens)) != len(tokens):
+    if encoder_input.inputs.get("preceding_batch_size", len(tokens)) != len(tokens):
         raise UserError(
             "several preceding sentences (--inter-sentence-context) do not go with what changes the rows of a batch, "
             "such as --criterion label_smoothed_cross_entropy_with_rdrop: give another criterion, or read one"

@@ -18,14 +18,14 @@ def read_preceding(rows: MMapIndexedDataset) -> np.ndarray:
     return preceding
 
 
-def chain(rows: np.ndarray, number: int) -> np.ndarray:
-    """The rows of several sentences before each, the nearest first, or ``NONE``, (sentences, number).
+def chain(rows: np.ndarray, context_size: int) -> np.ndarray:
+    """The rows of several sentences before each, the nearest first, or ``NONE``, (sentences, context size).
 
     Args:
         rows: of the one before each, or ``NONE``, (sentences,)
     """
     columns = [rows]
-    for _ in range(1, number):
+    for _ in range(1, context_size):
         columns.append(np.where(columns[-1] == NONE, NONE, rows[columns[-1]]))
     return np.stack(columns, axis=1)
 

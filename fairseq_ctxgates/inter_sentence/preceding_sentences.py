@@ -23,20 +23,21 @@ class PrecedingSentences(PrecedingStream):
 
     For models that read N > 1 preceding sentences a row has up to N of them, the nearest last, and there are also
     ``preceding_distances``, of the same shape: 1 for the tokens of the nearest sentence, 2 for the one before it, and
-    so on, 0 at padding; ``preceding_groups``, see :func:`group_sentences`; and ``preceding_rows``, the number of rows.
+    so on, 0 at padding; ``preceding_groups``, see :func:`group_sentences`; and ``preceding_batch_size``, the number of
+    rows.
     """
 
-    inputs = ("preceding_tokens", "preceding_distances", "preceding_groups", "preceding_rows")
+    inputs = ("preceding_tokens", "preceding_distances", "preceding_groups", "preceding_batch_size")
 
     def __init__(
         self,
         rows: np.ndarray,
         dataset: LanguagePairDataset,
         options: PrecedingSentencesConfig,
-        task: TaskOptions,
+        task_options: TaskOptions,
         sentences: Optional[Sequence[Tensor]] = None,
     ) -> None:
-        super().__init__(rows, dataset, options, task, sentences)
+        super().__init__(rows, dataset, options, task_options, sentences)
         self.null = torch.full((NULL_LENGTH,), dataset.src_dict.eos())
         self.preceding_lengths = np.where(self.contexts[:, 0] == NONE, NULL_LENGTH, self.lengths.sum(axis=1))
 
@@ -45,8 +46,10 @@ class PrecedingSentences(PrecedingStream):
         return options.load_preceding_sentences or cls.name in required
 
     @classmethod
-    def check_models(cls, options: PrecedingSentencesConfig, task: TaskOptions, required: AbstractSet[str]) -> None:
-        super().check_models(options, task, required)
+    def check_models(
+        cls, options: PrecedingSentencesConfig, task_options: TaskOptions, required: AbstractSet[str]
+    ) -> None:
+        super().check_models(options, task_options, required)
         if options.load_preceding_sentences and cls.name not in required:
             raise UserError(
                 "--load-preceding-sentences needs an architecture that reads them: --arch isg_transformer, or "
@@ -63,20 +66,19 @@ class PrecedingSentences(PrecedingStream):
 
     def add_to_batch(self, batch: Batch) -> None:
         """Add ``preceding_tokens``, (batch, preceding length), and what stands beside it in the class's docstring."""
-        numbers = batch["id"].numpy()
-        sentences = [self.preceding_of(number) for number in numbers]
+        sentences = [self.preceding_of(row) for row in batch["id"].numpy()]
         tokens = self._collate(list(map(torch.cat, sentences)), self.dataset.src_dict.pad())
         batch["net_input"]["preceding_tokens"] = tokens
         if self.rows.shape[1] > 1:
             distances = self._collate([distances_of(row) for row in sentences], 0)
             batch["net_input"]["preceding_distances"] = distances
             batch["net_input"]["preceding_groups"] = group_sentences(distances)
-            batch["net_input"]["preceding_rows"] = len(distances)
+            batch["net_input"]["preceding_batch_size"] = len(distances)
 
-    def preceding_of(self, number: int) -> List[Tensor]:
+    def preceding_of(self, row: int) -> List[Tensor]:
         """The sentences before one, the nearest last, or NULL; each (length,)."""
-        cut = slice(-self.task.max_source_positions, None)
-        return [self.sentences[row][cut] for row in self.preceding_rows(number)] or [self.null]
+        cut = slice(-self.task_options.max_source_positions, None)
+        return [self.sentences[before][cut] for before in self.preceding_rows(row)] or [self.null]
 
     def _collate(self, rows: Sequence[Tensor], padding: int) -> Tensor:
         multiple = self.dataset.pad_to_multiple

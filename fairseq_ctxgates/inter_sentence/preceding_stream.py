@@ -136,10 +136,10 @@ class PrecedingStream(SideStream[PrecedingSentencesConfig]):
         rows: np.ndarray,
         dataset: LanguagePairDataset,
         options: PrecedingSentencesConfig,
-        task: TaskOptions,
+        task_options: TaskOptions,
         sentences: Optional[Sequence[Tensor]] = None,
     ) -> None:
-        super().__init__(rows, dataset, options, task)
+        super().__init__(rows, dataset, options, task_options)
         self.draws: Optional[Draws] = None
         self.sentences = dataset.src if sentences is None else sentences
         lengths = np.asarray(dataset.src_sizes if sentences is None else list(map(len, sentences)))
@@ -147,7 +147,7 @@ class PrecedingStream(SideStream[PrecedingSentencesConfig]):
         self.target_lengths = None if dataset.tgt_sizes is None else np.array(dataset.tgt_sizes)
         self.contexts = shift(rows) if is_shifted(options) else rows
         # Of each preceding sentence, (sentences, N).
-        within = np.minimum(lengths[self.contexts], task.max_source_positions)
+        within = np.minimum(lengths[self.contexts], task_options.max_source_positions)
         self.lengths = np.where(self.contexts == NONE, 0, within)
 
     @classmethod
@@ -155,11 +155,13 @@ class PrecedingStream(SideStream[PrecedingSentencesConfig]):
         return {"preceding_context": "shifted" if is_shifted(options) else None}
 
     @classmethod
-    def check_models(cls, options: PrecedingSentencesConfig, task: TaskOptions, required: AbstractSet[str]) -> None:
+    def check_models(
+        cls, options: PrecedingSentencesConfig, task_options: TaskOptions, required: AbstractSet[str]
+    ) -> None:
         """Raise UserError where options about preceding sentences, read by a gate or concatenated, are given to
         models that read none, or contradict themselves."""
         is_used = cls.name in required or options.concatenate_preceding is not None
-        if task.num_batch_buckets and (is_used or options.load_preceding_sentences):
+        if task_options.num_batch_buckets and (is_used or options.load_preceding_sentences):
             raise UserError("--num-batch-buckets does not go with preceding sentences: leave it out")
         ratio, max_length = options.preceding_length_ratio, options.preceding_max_length
         if (ratio or max_length) and not is_used:
@@ -204,7 +206,7 @@ class PrecedingStream(SideStream[PrecedingSentencesConfig]):
         dataset: LanguagePairDataset,
         lines_before: Sequence[Tensor],
         options: PrecedingSentencesConfig,
-        task: TaskOptions,
+        task_options: TaskOptions,
         context_size: int = 1,
     ) -> "PrecedingStream":
         """Each line follows the one before it; a line after an empty one starts a document."""
@@ -214,7 +216,7 @@ class PrecedingStream(SideStream[PrecedingSentencesConfig]):
         lines = [*lines_before, *dataset.src]
         is_empty = np.array([True, *(len(line) <= 1 for line in lines)])  # end of sentence at most
         rows = np.where(is_empty[:-1] | is_empty[1:], NONE, np.arange(-1, len(lines) - 1))
-        return cls(chain(rows, context_size)[len(lines_before) :], dataset, options, task, sentences=lines)
+        return cls(chain(rows, context_size)[len(lines_before) :], dataset, options, task_options, sentences=lines)
 
     @classmethod
     def check_rows(cls, rows: MMapIndexedDataset, split: Split) -> None:
@@ -249,7 +251,7 @@ class PrecedingStream(SideStream[PrecedingSentencesConfig]):
 
     def begin_training(self) -> None:
         if self.options.coword_dropout or self.options.sample_context_size:
-            self.draws = Draws(self.task.seed)
+            self.draws = Draws(self.task_options.seed)
         if self.options.coword_dropout:
             self.drop_words()
 
@@ -267,16 +269,16 @@ class PrecedingStream(SideStream[PrecedingSentencesConfig]):
         if self.draws is not None:
             self.draws.epoch = epoch
 
-    def preceding_rows(self, number: int) -> List[int]:
+    def preceding_rows(self, row: int) -> List[int]:
         """The rows of the sentences before one, the nearest last; in training perhaps of some of them."""
-        rows = [row for row in self.contexts[number] if row != NONE]
+        rows = [before for before in self.contexts[row] if before != NONE]
         if self.draws is not None and self.options.sample_context_size:
-            rows = rows[: self.draws.of(number).randint(1 + self.rows.shape[1])]
+            rows = rows[: self.draws.of(row).randint(1 + self.rows.shape[1])]
         return rows[::-1]
 
-    def source_rows(self, number: int) -> List[int]:
+    def source_rows(self, row: int) -> List[int]:
         """Of these the ones whose source is read."""
-        return self.preceding_rows(number)
+        return self.preceding_rows(row)
 
 
 def is_shifted(options: PrecedingSentencesConfig) -> bool:

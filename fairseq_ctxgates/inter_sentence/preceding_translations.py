@@ -33,7 +33,7 @@ class PrecedingReferences:
     def keep(self, batch: Batch, translations: Sequence[Tensor]) -> None:
         """Nothing: no translation continues another one."""
 
-    def begin_lines(self, number: int) -> None:
+    def begin_lines(self, count: int) -> None:
         """Nothing: lines have no references."""
 
 
@@ -44,18 +44,18 @@ class PrecedingTranslations:
     Args:
         separator: the token after each translation
         padding: the token of padding
-        number: how many preceding sentences a model reads
+        context_size: how many preceding sentences a model reads
         translations: those that there are
     """
 
     is_translated = True
 
     def __init__(
-        self, separator: int, padding: int, number: int, translations: Optional[Dict[int, Tensor]] = None
+        self, separator: int, padding: int, context_size: int, translations: Optional[Dict[int, Tensor]] = None
     ) -> None:
         self.separator = torch.tensor([separator])
         self.padding = padding
-        self.number = number
+        self.context_size = context_size
         self.translations: Dict[int, Tensor] = {} if translations is None else translations
         self.lines = 0
 
@@ -77,11 +77,11 @@ class PrecedingTranslations:
         copies = (tokens.to("cpu", copy=True) for tokens in translations)
         self.translations.update(zip(batch["id"].tolist(), copies))
 
-    def begin_lines(self, number: int) -> None:
+    def begin_lines(self, count: int) -> None:
         """Begin a new list of so many lines; of those before, the ones that its first lines may follow stay."""
         kept = {row - self.lines: tokens for row, tokens in self.translations.items()}
-        self.translations = {row: tokens for row, tokens in kept.items() if row >= -self.number}
-        self.lines = number
+        self.translations = {row: tokens for row, tokens in kept.items() if row >= -self.context_size}
+        self.lines = count
 
 
 def _collate(contexts: Sequence[Tensor], longest: int, padding: int, batch: Batch) -> Tensor:

@@ -48,11 +48,11 @@ class LoadsSideStreams(Protocol):
 class ContextDecoder(FairseqIncrementalDecoder):
     """A decoder that can leave positions out of its output layer, and returns what its parts return.
 
-    A subclass has ``extract_features``, and ``returns``: for each layer, from 1 at the bottom, the names of the gates
-    and attention weights that its parts can return.
+    A subclass has ``extract_features``, and ``returnable``: for each layer, from 1 at the bottom, the names of the
+    gates and attention weights that its parts can return.
     """
 
-    returns: Dict[int, Tuple[str, ...]]
+    returnable: Dict[int, Tuple[str, ...]]
 
     def forward(
         self,
@@ -190,7 +190,7 @@ class ContextModel(FairseqEncoderDecoderModel):
 
     def layers_that_return(self, name: str) -> Tuple[int, ...]:
         """The decoder layers, from 1 at the bottom, with a part that can return gates or attention of this name."""
-        return tuple(layer for layer, names in self.decoder.returns.items() if name in names)
+        return tuple(layer for layer, names in self.decoder.returnable.items() if name in names)
 
     def own_parameters(self) -> Dict[str, Optional[str]]:
         """The mechanisms' own parameters, which a plain model's checkpoint does not have: by their names the names of

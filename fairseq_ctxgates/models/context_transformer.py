@@ -219,7 +219,7 @@ class ContextTransformerDecoder(ContextDecoder, TransformerDecoderBase):
         self.alignment_heads: Optional[int] = None
         # By index: going through a list with LayerDrop leaves layers out.
         layers = [self.layers[place] for place in range(len(self.layers))]
-        self.returns = {layer.number: layer.returns for layer in layers}
+        self.returnable = {layer.number: layer.returnable for layer in layers}
         is_in_some = len({tuple(layer.source_parts) for layer in layers}) > 1
         if cfg.decoder.layers_to_keep and (is_in_some or any(one.names_layers for one in cfg.mechanisms)):
             raise UserError(
@@ -311,7 +311,7 @@ class ContextTransformerDecoder(ContextDecoder, TransformerDecoderBase):
             results.inner_states.append(x)
             if attention is not None:
                 results = results._replace(attention=attention)
-            for name, tensor in zip(layer.returns, returned):
+            for name, tensor in zip(layer.returnable, returned):
                 if tensor is not None:
                     results.returned[name][layer.number] = tensor
         return results

@@ -45,7 +45,7 @@ class ContextDecoderLayer(TransformerDecoderLayerBase):
         self.connection: Connection = single_part(connections, default=ResidualConnection())
         # The names of what a layer can return beside x and attention, in the order in which it returns them.
         every_part: Sequence[Part] = (*self.source_parts.in_order(), self.connection)
-        self.returns = tuple(name for part in every_part for name in part.returns)
+        self.returnable = tuple(name for part in every_part for name in part.returnable)
         for part in every_part:
             add_quantization_noise(part, cfg.quant_noise.pq, cfg.quant_noise.pq_block_size)
 
@@ -91,7 +91,7 @@ class ContextDecoderLayer(TransformerDecoderLayerBase):
 
         Returns:
             c', (target length, batch, embed dim); attention, (heads, batch, target length, source length), or None; and
-            for each name in ``self.returns`` the tensor, or None where it is not asked for
+            for each name in ``self.returnable`` the tensor, or None where it is not asked for
         """
         sentence = EncodedSentence(encoder_out, encoder_padding_mask)
         layer_input = LayerInput(sentence, self.encoder_attn, added, first_step, incremental_state, returns)
@@ -107,7 +107,7 @@ class ContextDecoderLayer(TransformerDecoderLayerBase):
         x, found = self.connection(target, self.dropout_module(source), query, source_norm)
         returned.update(found)
         x = self.feed_forward(x)
-        return (x, attention, *(returned.get(name) if name in returns else None for name in self.returns))
+        return (x, attention, *(returned.get(name) if name in returns else None for name in self.returnable))
 
     def target_context(
         self,

@@ -88,7 +88,7 @@ class RecurrentDecoderCell(nn.Module):
         connections = [mechanism.recurrent_connection(widths) for mechanism in mechanisms]
         self.connection: RecurrentConnection = single_part(connections, default=RecurrentConnection())
         every_part: Sequence[Part] = (*self.source_parts.in_order(), self.connection)
-        self.returns = tuple(name for part in every_part for name in part.returns)
+        self.returnable = tuple(name for part in every_part for name in part.returnable)
         self.attentions = {name for part in every_part for name in part.attentions}
 
     # --- before the first step

@@ -298,7 +298,7 @@ class RNNSearchDecoder(ContextDecoder):
         self.init_proj = nn.Linear(cfg.encoder_hidden_size, widths.state, bias=False)  # W_s
         nn.init.xavier_uniform_(self.init_proj.weight)
         self.cell = RecurrentDecoderCell(cfg, mechanisms, widths)
-        self.returns = {1: self.cell.returns}
+        self.returnable = {1: self.cell.returnable}
         self.deep_output = DeepOutput(widths.state, widths.word, widths.context, cfg.decoder_output_dim)
         self.output_projection = nn.Linear(cfg.decoder_output_dim, len(dictionary), bias=False)  # W_o
         if cfg.share_decoder_input_output_embed:

@@ -110,9 +110,9 @@ class FactualRelations(Mechanism[RelationFusionConfig]):
         return {"relation": encoder_input.require("relation_mask")} if self.is_read else {}
 
     def source_part(
-        self, number: int, options: TransformerOptions, new_attention: Callable[[], SentenceAttention]
+        self, layer: int, options: TransformerOptions, new_attention: Callable[[], SentenceAttention]
     ) -> Optional[RelationContext]:
-        if number not in self.layers:
+        if layer not in self.layers:
             return None
         own = self.options
         fusion = RelationFusion(own.relation_fusion, options.decoder.embed_dim, own.relation_lambda)

@@ -89,7 +89,7 @@ class Relations(SideStream[RelationsConfig]):
         return {"relation_mask": (options.relation_mask or "pair") if cls.name in required else None}
 
     @classmethod
-    def check_models(cls, options: RelationsConfig, task: TaskOptions, required: AbstractSet[str]) -> None:
+    def check_models(cls, options: RelationsConfig, task_options: TaskOptions, required: AbstractSet[str]) -> None:
         """Raise UserError where options about relations are given to models that read none, or contradict others."""
         if options.load_relations and cls.name not in required:
             raise UserError(
@@ -162,23 +162,23 @@ class Relations(SideStream[RelationsConfig]):
         dataset: LanguagePairDataset,
         lines_before: Sequence[Tensor],
         options: RelationsConfig,
-        task: TaskOptions,
+        task_options: TaskOptions,
         context_size: int = 1,
     ) -> "Relations":
         """The relations that ``--relation-extractor`` finds in the lines; without it lines have none."""
         if options.relation_extractor is None:
             _warn_that_there_are_none()
-            return cls([pack_tuples([])] * len(dataset), dataset, options, task)
+            return cls([pack_tuples([])] * len(dataset), dataset, options, task_options)
         from fairseq_ctxgates.relations.extraction.extractor import relations_of_tokens
 
         symbols = dataset.src_dict.symbols
         lines = [[symbols[token] for token in line[:-1].tolist()] for line in dataset.src]
-        remove_bpe = "sentencepiece" if task.post_process == "sentencepiece" else "subword_nmt"
-        check_subwords(dataset.src_dict, Path(f"dict.{task.source_lang}.txt"), remove_bpe)
-        language = options.relation_language or task.source_lang
+        remove_bpe = "sentencepiece" if task_options.post_process == "sentencepiece" else "subword_nmt"
+        check_subwords(dataset.src_dict, Path(f"dict.{task_options.source_lang}.txt"), remove_bpe)
+        language = options.relation_language or task_options.source_lang
         extractor = _open_extractor(options.relation_extractor, language, options.corenlp_url)
         tuples_of_lines = relations_of_tokens(extractor, lines, remove_bpe)
-        return cls([pack_tuples(tuples) for tuples in tuples_of_lines], dataset, options, task)
+        return cls([pack_tuples(tuples) for tuples in tuples_of_lines], dataset, options, task_options)
 
     def add_to_batch(self, batch: Batch) -> None:
         """Add M of each sentence, (batch, source length, source length), bool, all true where it has no tuples."""

@@ -53,7 +53,7 @@ def test_labels_every_split_and_keeps_the_tables(data, capsys):
     streams = {f"{split}.gate.de-en.{end}" for split in ("train", "valid", "valid1") for end in ("bin", "idx", "json")}
     assert set(contents(data)) - before == streams | {"pmi.bilingual.de-en.npz", "pmi.monolingual.de-en.npz"}
     stream = GateLabels.load(
-        find_splits(data, "de", "en")[:1], [1], dataset=None, options=None, task=None
+        find_splits(data, "de", "en")[:1], [1], dataset=None, options=None, task_options=None
     )  # fingerprint and all
     assert len(stream.rows) == len(PAIRS)
     assert load_labeller(data, "de", "en").options == PMIOptions()

@@ -35,7 +35,7 @@ def preceding_inputs(before: list[list[list[int]]], left_pad: bool = True) -> di
         "preceding_tokens": tokens,
         "preceding_distances": distances,
         "preceding_groups": group_sentences(distances),
-        "preceding_rows": len(before),
+        "preceding_batch_size": len(before),
     }
 
 

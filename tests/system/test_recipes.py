@@ -101,7 +101,7 @@ def check_training(args: Any) -> Any:
     assert isinstance(model, ContextModel) or args.arch in ("transformer", "transformer_iwslt_de_en")
     assert task.required_streams() == {name for name, is_loaded in loaded.items() if is_loaded}
     if getattr(args, "regularized_layers", None):
-        parse_layers(args.regularized_layers, len(model.decoder.returns), "--regularized-layers")
+        parse_layers(args.regularized_layers, len(model.decoder.returnable), "--regularized-layers")
     return model
 
 
