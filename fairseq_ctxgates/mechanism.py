@@ -27,6 +27,7 @@ from torch import Tensor
 from fairseq_ctxgates.configuration import Options, as_flag, options_from
 from fairseq_ctxgates.data.side_stream import SideStream
 from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.layer_list import parse_layers
 from fairseq_ctxgates.modules.attention import SentenceAttention
 from fairseq_ctxgates.parts import (
     Connection,
@@ -112,6 +113,8 @@ class Mechanism(Generic[Options]):
         name: key of its parts, which appears in the names of their parameters
         configs: the dataclass of its options, for each backbone that it supports
         switch: the option that turns it on; it is off when that is False, None or "none"
+        layers_option: the option that lists the decoder layers with its parts, as in ``all``, ``6``, ``1,3-5``, or None
+            for the top one; without such an option they are in all
         initial_options: those that only decide the initial values of parameters, which a trained model does not read
         architectures: the architectures it gives, by backbone and by name, as defaults that differ
         streams: every side stream that it may read; the task has their options
@@ -128,6 +131,7 @@ class Mechanism(Generic[Options]):
     name: ClassVar[str]
     configs: ClassVar[Mapping[str, Type[FairseqDataclass]]]
     switch: ClassVar[str]
+    layers_option: ClassVar[Optional[str]] = None
     initial_options: ClassVar[Tuple[str, ...]] = ()
     architectures: ClassVar[Mapping[str, Mapping[str, Defaults]]] = {}
     streams: ClassVar[Tuple[Type[SideStream], ...]] = ()
@@ -136,6 +140,7 @@ class Mechanism(Generic[Options]):
         self.options = options
         self.num_layers = num_layers
         self.backbone = backbone
+        self.layers = self._layers() if self.is_on else ()  # the decoder layers with its parts, from 1 at the bottom
         if self.is_on:
             self.check()
 
@@ -143,6 +148,17 @@ class Mechanism(Generic[Options]):
     def is_on(self) -> bool:
         """Whether the model has this mechanism."""
         return getattr(self.options, self.switch) not in (False, None, "none")
+
+    @property
+    def names_layers(self) -> bool:
+        """Whether the options name single decoder layers, whose numbers then must not change."""
+        return self.layers_option is not None and getattr(self.options, self.layers_option) != "all"
+
+    def _layers(self) -> Tuple[int, ...]:
+        if self.layers_option is None:
+            return parse_layers("all", self.num_layers, "")
+        text = getattr(self.options, self.layers_option)
+        return (self.num_layers,) if text is None else parse_layers(text, self.num_layers, as_flag(self.layers_option))
 
     def check(self) -> None:
         """Raise UserError where options contradict each other, or would do nothing."""
@@ -189,11 +205,6 @@ class Mechanism(Generic[Options]):
     def context_size(self) -> int:
         """How many preceding sentences a row of the model's input has; 1 also where the mechanism reads none."""
         return 1
-
-    @property
-    def names_layers(self) -> bool:
-        """Whether the options name single decoder layers, whose numbers then must not change."""
-        return False
 
     @property
     def unread_streams(self) -> Tuple[str, ...]:

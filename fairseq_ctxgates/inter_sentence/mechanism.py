@@ -13,7 +13,6 @@ from fairseq_ctxgates.inter_sentence.distance_embedding import DistanceEmbedding
 from fairseq_ctxgates.inter_sentence.gate import InterSentenceGate, PrecedingContext, RecurrentInterSentenceGate
 from fairseq_ctxgates.inter_sentence.preceding_sentences import NULL_LENGTH, PrecedingSentences
 from fairseq_ctxgates.inter_sentence.random_context import sentence_keys
-from fairseq_ctxgates.layer_list import parse_layers
 from fairseq_ctxgates.mechanism import RNNSEARCH, TRANSFORMER, EncoderInput, FurtherSentences, Mechanism
 from fairseq_ctxgates.modules.attention import SentenceAttention
 from fairseq_ctxgates.parts import EncodingPart, RecurrentWidths, TransformerOptions
@@ -64,6 +63,7 @@ class InterSentence(Mechanism[InterSentenceGateConfig]):
     name = "inter_sentence"
     configs = {TRANSFORMER: InterSentenceGateConfig, RNNSEARCH: InterSentenceGateConfig}
     switch = "inter_sentence_gate"
+    layers_option = "inter_sentence_layers"
     initial_options = ("inter_sentence_gate_bias",)
     architectures = {
         TRANSFORMER: {"isg_transformer": {"inter_sentence_gate": True}},
@@ -72,18 +72,8 @@ class InterSentence(Mechanism[InterSentenceGateConfig]):
     streams = (PrecedingSentences, ConcatenatedSentences)
 
     def check(self) -> None:
-        self.layers  # noqa: B018  raises UserError for layers that the model does not have
         if self.options.inter_sentence_context < 1:
             raise UserError(f"--inter-sentence-context {self.options.inter_sentence_context}: it must be at least 1")
-
-    @property
-    def layers(self) -> Tuple[int, ...]:
-        """The decoder layers with the gate, from 1 at the bottom."""
-        return parse_layers(self.options.inter_sentence_layers, self.num_layers, "--inter-sentence-layers")
-
-    @property
-    def names_layers(self) -> bool:
-        return self.options.inter_sentence_layers != "all"
 
     @property
     def required_streams(self) -> Tuple[str, ...]:

@@ -8,7 +8,6 @@ from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.layer_list import parse_layers
 from fairseq_ctxgates.mechanism import TRANSFORMER, EncoderInput, Mechanism
 from fairseq_ctxgates.modules.attention import SentenceAttention
 from fairseq_ctxgates.parts import TransformerOptions
@@ -66,28 +65,17 @@ class FactualRelations(Mechanism[RelationFusionConfig]):
     name = "relations"
     configs = {TRANSFORMER: RelationFusionConfig}
     switch = "relation_fusion"
+    layers_option = "relation_layers"
     architectures = {TRANSFORMER: {"fra_transformer": {"relation_fusion": "transform"}}}
     streams = (Relations,)
 
     def check(self) -> None:
         if not 0 <= self.options.relation_lambda <= 1:
             raise UserError(f"--relation-lambda {self.options.relation_lambda}: it is between 0 and 1")
-        self.layers  # noqa: B018  raises UserError for layers that the model does not have
         if self.options.relation_fusion != "linear":
             self.refuse_unread("--relation-fusion linear", "relation_lambda")
         if not self.is_read:
             self.refuse_unread("the relation encoding, which --relation-ablation compare leaves out", MASK_OPERATION)
-
-    @property
-    def layers(self) -> Tuple[int, ...]:
-        """The decoder layers that relations are fused into, from 1 at the bottom."""
-        if self.options.relation_layers is None:
-            return (self.num_layers,)
-        return parse_layers(self.options.relation_layers, self.num_layers, "--relation-layers")
-
-    @property
-    def names_layers(self) -> bool:
-        return self.options.relation_layers != "all"
 
     @property
     def is_read(self) -> bool:

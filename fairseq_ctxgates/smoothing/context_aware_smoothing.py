@@ -4,6 +4,7 @@ Translation*)."""
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from typing import Callable, Dict, List, Optional, Tuple
 
 import torch
@@ -16,31 +17,21 @@ Activation = Callable[[Tensor], Tensor]
 ACTIVATIONS: Dict[str, Activation] = {"tanh": torch.tanh, "sigmoid": torch.sigmoid, "relu": torch.relu}
 
 
-class FeedforwardContextOfWords(nn.Module):
-    """FCWM: the vector of word j from the embeddings v of the words around it,
-
-        φ(W_1 [v_{j-n}; ...; v_{j-1}; v_{j+1}; ...; v_{j+m}] + b_1)
-
-    computed for all words at once: the columns of W_1 that read the words before j are the kernel of one convolution,
-    those that read the words after j of another.
+class ContextOfWords(nn.Module, ABC):
+    """A network that makes a vector for each word from the n words before it and the m words after it.
 
     Args:
-        dim: width of the embeddings
         before: n
         after: m, which is n, or 0 in the decoder
         activation: φ, in the slides σ
     """
 
-    def __init__(self, dim: int, before: int, after: int, activation: Activation) -> None:
+    def __init__(self, before: int, after: int, activation: Activation) -> None:
         super().__init__()
         self.before, self.after = before, after
         self.activation = activation
-        self.history = nn.Conv1d(dim, dim, before)  # W_1, b_1
-        self.future = nn.Conv1d(dim, dim, after, bias=False) if after else None
-        for part in (self.history, self.future):
-            if part is not None:
-                _init(part, inputs=(before + after) * dim)
 
+    @abstractmethod
     def forward(self, words: Tensor) -> Tensor:
         """
         Args:
@@ -50,13 +41,38 @@ class FeedforwardContextOfWords(nn.Module):
         Returns:
             their vectors, (batch, embed dim, length)
         """
+
+
+class FeedforwardContextOfWords(ContextOfWords):
+    """FCWM: the vector of word j from the embeddings v of the words around it,
+
+        φ(W_1 [v_{j-n}; ...; v_{j-1}; v_{j+1}; ...; v_{j+m}] + b_1)
+
+    computed for all words at once: the columns of W_1 that read the words before j are the kernel of one convolution,
+    those that read the words after j of another.
+
+    Args:
+        dim: width of the embeddings
+        before, after, activation: see :class:`ContextOfWords`
+    """
+
+    def __init__(self, dim: int, before: int, after: int, activation: Activation) -> None:
+        super().__init__(before, after, activation)
+        self.history = nn.Conv1d(dim, dim, before)  # W_1, b_1
+        self.future = nn.Conv1d(dim, dim, after, bias=False) if after else None
+        for part in (self.history, self.future):
+            if part is not None:
+                _init(part, inputs=(before + after) * dim)
+
+    def forward(self, words: Tensor) -> Tensor:
+        """See :meth:`ContextOfWords.forward`."""
         x = self.history(words[..., : words.size(-1) - self.after - 1])
         if self.future is not None:
             x = x + self.future(words[..., self.before + 1 :])
         return self.activation(x)
 
 
-class ConvolutionalContextOfWords(nn.Module):
+class ConvolutionalContextOfWords(ContextOfWords):
     """CCWM: the vector of word j from the matrix M = [v_{j-n}, ..., v_{j-1}, v_{j+1}, ..., v_{j+m}],
 
         L_l = ψ(W_2 [M_l; ...; M_{l+k-1}] + b_2)   for l = 1, ..., n + m - k + 1
@@ -68,15 +84,13 @@ class ConvolutionalContextOfWords(nn.Module):
 
     Args:
         dim: width of the embeddings and of L
-        before: n
-        after: m, which is n, or 0 in the decoder
+        before, after: see :class:`ContextOfWords`
         width: k
         activation: ψ and φ, of which the slides have σ for φ
     """
 
     def __init__(self, dim: int, before: int, after: int, width: int, activation: Activation) -> None:
-        super().__init__()
-        self.activation = activation
+        super().__init__(before, after, activation)
         self.convolution = nn.Conv1d(dim, dim, width)  # W_2, b_2
         self.output = nn.Conv1d(dim, dim, 1)  # W_3, b_3
         _init(self.convolution, inputs=width * dim)
@@ -84,17 +98,9 @@ class ConvolutionalContextOfWords(nn.Module):
         # What each L reads, as numbers of words from j - n on. Word j itself is not in the window.
         window = [word for word in range(before + 1 + after) if word != before]
         self.groups = list(zip(*(window[first:] for first in range(width))))
-        self.reach = before + after
 
     def forward(self, words: Tensor) -> Tensor:
-        """
-        Args:
-            words: v of the words asked for, of the n before the first and the m after the last of them,
-                (batch, embed dim, n + length + m)
-
-        Returns:
-            their vectors, (batch, embed dim, length)
-        """
+        """See :meth:`ContextOfWords.forward`."""
         features = self.features(words)
         pooled = [torch.max(*pair) for pair in zip(features[::2], features[1::2])]
         pooled += features[2 * len(pooled) :]
@@ -104,7 +110,7 @@ class ConvolutionalContextOfWords(nn.Module):
         """L_1, L_2, ... of each word asked for, each (batch, embed dim, length)."""
         kernels = self.convolution.weight.split(1, dim=-1)  # W_2^1, ..., W_2^k
         terms = [F.conv1d(words, kernels[0], self.convolution.bias), *(F.conv1d(words, part) for part in kernels[1:])]
-        length = words.size(-1) - self.reach
+        length = words.size(-1) - self.before - self.after
         # By how far the group's words are from its first: neighbours, or with j between them.
         by_distances: Dict[Tuple[int, ...], Tensor] = {}
         features = []
@@ -143,9 +149,7 @@ class ContextAwareSmoothing(EmbeddingPart):
     padding on either side. The embedding of padding does not change.
 
     Args:
-        network: :class:`FeedforwardContextOfWords` or :class:`ConvolutionalContextOfWords`
-        before: how many words before a word the network reads
-        after: how many words after it
+        network: makes the vectors
         padding: index of the padding symbol
         unknown: smooth this word only; None: all words
         add: add the vector to the embedding, else replace it
@@ -155,9 +159,7 @@ class ContextAwareSmoothing(EmbeddingPart):
 
     def __init__(
         self,
-        network: nn.Module,
-        before: int,
-        after: int,
+        network: ContextOfWords,
         padding: int,
         unknown: Optional[int],
         add: bool,
@@ -165,7 +167,7 @@ class ContextAwareSmoothing(EmbeddingPart):
     ) -> None:
         super().__init__()
         self.network = network
-        self.before, self.after = before, after
+        self.before, self.after = network.before, network.after
         self.padding, self.unknown = padding, unknown
         self.add = add
         self.embed_scale = embed_scale

@@ -5,13 +5,13 @@ from typing import Optional
 
 from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from torch import nn
 
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.mechanism import RNNSEARCH, TRANSFORMER, Mechanism
 from fairseq_ctxgates.smoothing.context_aware_smoothing import (
     ACTIVATIONS,
     ContextAwareSmoothing,
+    ContextOfWords,
     ConvolutionalContextOfWords,
     FeedforwardContextOfWords,
 )
@@ -94,15 +94,13 @@ class EmbeddingSmoothing(Mechanism[SmoothingConfig]):
         is_all = options.smoothing_words == "all"
         return ContextAwareSmoothing(
             self.network(embed_dim, before, after, side),
-            before,
-            after,
             padding=dictionary.pad(),
             unknown=None if is_all else dictionary.unk(),
             add=is_all if options.smoothing_combine is None else options.smoothing_combine == "add",
             embed_scale=embed_scale,
         )
 
-    def network(self, embed_dim: int, before: int, after: int, side: str) -> nn.Module:
+    def network(self, embed_dim: int, before: int, after: int, side: str) -> ContextOfWords:
         """FCWM or CCWM over a window of words before and after; errors as of :meth:`embedding_part`."""
         activation, width = ACTIVATIONS[self.options.smoothing_activation], self.options.smoothing_width
         if self.options.smoothing == "fcwm":
