@@ -47,23 +47,24 @@ class InterSentenceGate(nn.Module):
         nn.init.constant_(self.from_state.bias, initial_bias)
         nn.init.eye_(self.sentence_proj.weight)
 
-    def forward(self, state: Tensor, sentence: Tensor, preceding: Tensor) -> Tuple[Tensor, Tensor]:
+    def forward(self, state: Tensor, sentence_context: Tensor, preceding_context: Tensor) -> Tuple[Tensor, Tensor]:
         """
         Args:
             state: q, (..., state dim)
-            sentence: c_b, (..., context dim)
-            preceding: c_a, of the same shape
+            sentence_context: c_b, (..., context dim)
+            preceding_context: c_a, of the same shape
 
         Returns:
             c and z, each of the shape of c_b; z is the weight of the preceding sentence, between 0 and 1
         """
-        argument = self.from_state(state) + self.from_sentence(sentence) + self.from_preceding(preceding)
-        return self.mix(argument, self.sentence_proj(sentence), self.preceding_proj(preceding))
+        argument = self.from_state(state) + self.from_sentence(sentence_context)
+        argument = argument + self.from_preceding(preceding_context)
+        return self.mix(argument, self.sentence_proj(sentence_context), self.preceding_proj(preceding_context))
 
-    def mix(self, argument: Tensor, sentence: Tensor, preceding: Tensor) -> Tuple[Tensor, Tensor]:
+    def mix(self, argument: Tensor, sentence_term: Tensor, preceding_term: Tensor) -> Tuple[Tensor, Tensor]:
         """c and z, from what z is the logistic function of, C_2 c_b and C_1 c_a, all (..., context dim)."""
-        z = torch.zeros_like(sentence) if self.closed else torch.sigmoid(argument)
-        return interpolate(sentence, preceding, z), z
+        z = torch.zeros_like(sentence_term) if self.closed else torch.sigmoid(argument)
+        return interpolate(sentence_term, preceding_term, z), z
 
 
 class PrecedingContext(SourceContextPart):
@@ -89,8 +90,8 @@ class PrecedingContext(SourceContextPart):
 
     def forward(self, query: Tensor, source: Tensor, layer_input: LayerInput) -> Tuple[Tensor, Returned]:
         """See :meth:`SourceContextPart.forward`."""
-        preceding, weights = self.preceding_context(query, layer_input)
-        context, z = self.gate(query, source, preceding)
+        preceding_context, weights = self.preceding_context(query, layer_input)
+        context, z = self.gate(query, source, preceding_context)
         return context, {GATES: z} if weights is None else {GATES: z, ATTENTION: weights}
 
     def preceding_context(self, query: Tensor, layer_input: LayerInput) -> Tuple[Tensor, Optional[Tensor]]:

@@ -24,7 +24,9 @@ class AlignmentConfig(FairseqDataclass):
         default=4,
         metadata={"help": "the decoder layer whose attention over the source is the alignment, from 0 at the bottom"},
     )
-    alignment_heads: int = field(default=1, metadata={"help": "the mean of so many of its heads, the first ones, is taken"})
+    alignment_heads: int = field(
+        default=1, metadata={"help": "the mean of so many of its heads, the first ones, is taken"}
+    )
     full_context_alignment: bool = field(
         default=False,
         metadata={"help": "align each target word with all target words known: a second pass through the decoder"},

@@ -53,23 +53,23 @@ class RelationFusion(nn.Module):
         if kind in ("transform", "concat-gate"):
             self.transform = _linear(mean)  # W, b, or W_o, b_o
 
-    def forward(self, sentence: Tensor, relation: Tensor) -> Tensor:
+    def forward(self, sentence_context: Tensor, relation_context: Tensor) -> Tensor:
         """
         Args:
-            sentence: ŝ, (..., embed dim)
-            relation: s̃, of the same shape
+            sentence_context: ŝ, (..., embed dim)
+            relation_context: s̃, of the same shape
 
         Returns:
             the fused context, of the same shape
         """
         if self.kind == "linear":
-            return sentence + self.weight * relation
-        both = torch.cat([sentence, relation], dim=-1)
+            return sentence_context + self.weight * relation_context
+        both = torch.cat([sentence_context, relation_context], dim=-1)
         if self.kind == "transform":
             transformed: Tensor = self.transform(both)
             return transformed
         if self.kind == "gate":
-            return interpolate(relation, sentence, torch.sigmoid(self.gate(both)))
+            return interpolate(relation_context, sentence_context, torch.sigmoid(self.gate(both)))
         projected = self.gate(both)  # W_f [ŝ; s̃] + b_f
         without_bias = projected - self.gate.bias  # equation 17 has W_f [ŝ; s̃] there
         return interpolate(without_bias, self.transform(both), torch.sigmoid(projected))
