@@ -105,25 +105,25 @@ class PrecedingContext(SourceContextPart):
         return attend(self.attention, query, preceding, layer_input.incremental_state, ATTENTION in layer_input.returns)
 
 
-class RecurrentInterSentenceGate(RecurrentSourcePart, InterSentenceGate):
-    """The inter-sentence gate on RNNSearch (Kuang and Xiong 2018, equations 9 and 10),
+class RecurrentPrecedingContext(RecurrentSourcePart):
+    """Lets the preceding sentence into the source context of RNNSearch (Kuang and Xiong 2018, equations 9 and 10),
 
         z_t = σ(U s_{t-1} + W y_{t-1} + C_b c_b + C_a c_a + b),   C_1 c_a ⊙ z_t + C_2 c_b ⊙ (1 - z_t)
 
-    It is :class:`InterSentenceGate` with a state of two parts, [s_{t-1}; y_{t-1}], each with a matrix of its own, and
-    with attention over the preceding sentence.
+    Attention over the preceding sentence, with parameters of its own, gives c_a. What the gate reads of the decoder is
+    [s_{t-1}; y_{t-1}], and each of the two has a matrix: U is the gate's, W stands beside it.
 
     Args:
-        widths: z_t is as wide as c_a and c_b
-        closed: z = 0, whatever is learned (an ablation)
-        initial_bias: of b
+        widths: of y_{t-1}, s_t and the contexts
+        gate: mixes the contexts
     """
 
     gates, attentions = (GATES,), (ATTENTION,)
     warm_start_source = {"attention": "attention"}
 
-    def __init__(self, widths: RecurrentWidths, closed: bool = False, initial_bias: float = 0.0) -> None:
-        InterSentenceGate.__init__(self, widths.state, widths.context, closed, initial_bias)
+    def __init__(self, widths: RecurrentWidths, gate: InterSentenceGate) -> None:
+        super().__init__()
+        self.gate = gate
         self.from_word = nn.Linear(widths.word, widths.context, bias=False)  # W
         nn.init.xavier_uniform_(self.from_word.weight)
         self.attention = AdditiveAttention(widths.state, widths.context, widths.state)
@@ -142,26 +142,27 @@ class RecurrentInterSentenceGate(RecurrentSourcePart, InterSentenceGate):
         if "sentence_keys" not in added:
             return terms
         steps = step_numbers(first_step, words)
-        contexts = random_context(added["sentence_keys"], 1, steps, self.sentence_proj.in_features).to(words)
+        contexts = random_context(added["sentence_keys"], 1, steps, self.gate.sentence_proj.in_features).to(words)
         return torch.cat([terms, self.preceding_terms(contexts)], dim=-1)
 
     def context_terms(self, context: Tensor) -> Tensor:
         """C_b h and C_2 h side by side, (..., 2 · context dim), of annotations or contexts h, (..., context dim)."""
-        return torch.cat([self.from_sentence(context), self.sentence_proj(context)], dim=-1)
+        return torch.cat([self.gate.from_sentence(context), self.gate.sentence_proj(context)], dim=-1)
 
     def preceding_terms(self, h: Tensor) -> Tensor:
         """C_a h and C_1 h, of the preceding sentence's annotations, as :meth:`context_terms`."""
-        return torch.cat([self.from_preceding(h), self.preceding_proj(h)], dim=-1)
+        return torch.cat([self.gate.from_preceding(h), self.gate.preceding_proj(h)], dim=-1)
 
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         previous: Tensor,
         query: Tensor,
         source: Tensor,
-        step_input: Tensor,
+        step_input: Optional[Tensor],
         memory: Optional[AttentionMemory],
     ) -> Tuple[Tensor, Returned]:
         """See :meth:`RecurrentSourcePart.forward`."""
+        assert step_input is not None  # from step_inputs
         returned: Returned = {}
         if memory is None:  # the ablation random, for which step_inputs has put C_a c_a and C_1 c_a beside W y_{t-1}
             word_term, gate_a, context_a = step_input.chunk(3, dim=-1)
@@ -170,8 +171,8 @@ class RecurrentInterSentenceGate(RecurrentSourcePart, InterSentenceGate):
             gate_a, context_a = weighted_sum(returned[ATTENTION], memory.values).chunk(2, dim=-1)
             word_term = step_input
         gate_b, context_b = source.chunk(2, dim=-1)
-        argument = self.from_state(previous) + word_term + gate_b + gate_a
-        context, returned[GATES] = self.mix(argument, context_b, context_a)
+        argument = self.gate.from_state(previous) + word_term + gate_b + gate_a
+        context, returned[GATES] = self.gate.mix(argument, context_b, context_a)
         return context, returned
 
 

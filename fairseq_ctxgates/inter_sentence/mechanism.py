@@ -10,7 +10,7 @@ from torch import Tensor
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.inter_sentence.concatenated_sentences import ConcatenatedSentences
 from fairseq_ctxgates.inter_sentence.distance_embedding import DistanceEmbedding
-from fairseq_ctxgates.inter_sentence.gate import InterSentenceGate, PrecedingContext, RecurrentInterSentenceGate
+from fairseq_ctxgates.inter_sentence.gate import InterSentenceGate, PrecedingContext, RecurrentPrecedingContext
 from fairseq_ctxgates.inter_sentence.preceding_sentences import NULL_LENGTH, PrecedingSentences
 from fairseq_ctxgates.inter_sentence.random_context import sentence_keys
 from fairseq_ctxgates.mechanism import RNNSEARCH, TRANSFORMER, EncoderInput, FurtherSentences, Mechanism
@@ -102,11 +102,15 @@ class InterSentence(Mechanism[InterSentenceGateConfig]):
     ) -> Optional[PrecedingContext]:
         if layer not in self.layers:
             return None
-        width, bias = options.decoder.embed_dim, self.options.inter_sentence_gate_bias
-        return PrecedingContext(layer, new_attention(), InterSentenceGate(width, width, self.is_closed, bias))
+        width = options.decoder.embed_dim
+        return PrecedingContext(layer, new_attention(), self.gate(width, width))
 
-    def recurrent_source_part(self, widths: RecurrentWidths) -> RecurrentInterSentenceGate:
-        return RecurrentInterSentenceGate(widths, self.is_closed, self.options.inter_sentence_gate_bias)
+    def recurrent_source_part(self, widths: RecurrentWidths) -> RecurrentPrecedingContext:
+        return RecurrentPrecedingContext(widths, self.gate(widths.state, widths.context))
+
+    def gate(self, state_dim: int, context_dim: int) -> InterSentenceGate:
+        """The gate of these widths."""
+        return InterSentenceGate(state_dim, context_dim, self.is_closed, self.options.inter_sentence_gate_bias)
 
     @property
     def is_ablated(self) -> bool:

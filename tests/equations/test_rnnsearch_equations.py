@@ -265,7 +265,7 @@ def test_closed_ablation(gate: str) -> None:
         expected = reference.decode([*source, EOS], [EOS, *target], preceding)
         check(model, found, number, expected, padding=len(SOURCES[0]) - len(source))
     # With C_2 the identity, as training begins, nothing is left of the mechanism.
-    model.decoder.cell.source_parts.inter_sentence.sentence_proj.weight.copy_(torch.eye(8))
+    model.decoder.cell.source_parts.inter_sentence.gate.sentence_proj.weight.copy_(torch.eye(8))
     baseline = make_rnnsearch(**options)
     baseline.load_state_dict({name: model.state_dict()[name] for name in baseline.state_dict()})
     torch.testing.assert_close(model(**with_preceding())[0], baseline(**INPUT)[0], rtol=0, atol=1e-10)

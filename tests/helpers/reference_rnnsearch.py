@@ -64,7 +64,7 @@ class ReferenceRNNSearch:
     def __init__(self, model: Any, gate: str = "none", feedback: bool = False, closed: bool = False) -> None:
         self.parameters = {name: value.numpy() for name, value in model.state_dict().items()}
         self.gate, self.feedback, self.closed = gate, feedback, closed
-        self.is_gated = "decoder.cell.source_parts.inter_sentence.from_state.weight" in self.parameters
+        self.is_gated = "decoder.cell.source_parts.inter_sentence.gate.from_state.weight" in self.parameters
 
     def weight(self, name: str) -> np.ndarray:
         return self.parameters[f"{name}.weight"]
@@ -150,14 +150,14 @@ class ReferenceRNNSearch:
         """The gate z of equation 9, and the mixed context of equation 10, which replaces c_b."""
         name = "decoder.cell.source_parts.inter_sentence"
         z = sigmoid(
-            self.affine(f"{name}.from_state", state)
+            self.affine(f"{name}.gate.from_state", state)
             + self.weight(f"{name}.from_word") @ word
-            + self.weight(f"{name}.from_sentence") @ c_b
-            + self.weight(f"{name}.from_preceding") @ c_a
+            + self.weight(f"{name}.gate.from_sentence") @ c_b
+            + self.weight(f"{name}.gate.from_preceding") @ c_a
         )
         if self.closed:
             z = np.zeros_like(z)
-        c_1, c_2 = self.weight(f"{name}.preceding_proj"), self.weight(f"{name}.sentence_proj")
+        c_1, c_2 = self.weight(f"{name}.gate.preceding_proj"), self.weight(f"{name}.gate.sentence_proj")
         return c_1 @ c_a * z + c_2 @ c_b * (1 - z), z
 
     def scales(self, state: np.ndarray, word: np.ndarray, context: np.ndarray) -> tuple:
