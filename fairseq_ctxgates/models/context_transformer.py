@@ -36,7 +36,7 @@ from fairseq_ctxgates.models.mechanism_parts import (
 )
 from fairseq_ctxgates.models.presets import register_presets
 from fairseq_ctxgates.models.transformer_config import ContextTransformerConfig, LayersConfig, transformer_config
-from fairseq_ctxgates.modules.attention import IncrementalState, run_projections
+from fairseq_ctxgates.modules.attention import IncrementalState, run_projection_modules
 from fairseq_ctxgates.modules.beams import sentences_of_beams
 from fairseq_ctxgates.modules.dropout import replace_dropout
 from fairseq_ctxgates.modules.linear import onednn_is_faster, replace_linear
@@ -394,10 +394,10 @@ def use_onednn(model: ContextTransformerModel, config: LayersConfig) -> None:
         replace_linear(model)
     is_cpu_alone = not torch.cuda.is_available()  # a GPU is faster with torch's own attention
     if is_cpu_alone and onednn_is_faster() and not noise.scalar and not noise.pq:  # torch's own attention draws none
-        run_projections(model.decoder)
+        run_projection_modules(model.decoder)
         # A source that is read under masks has one for each sentence.
         if all(type(mechanism).source_masks is Mechanism.source_masks for mechanism in model.mechanisms):
-            run_projections(model.encoder)
+            run_projection_modules(model.encoder)
 
 
 def _wrap_layer(layer: nn.Module, cfg: LayersConfig) -> nn.Module:

@@ -102,7 +102,7 @@ class SentenceAttention(RenamedAttention):
         self.set_incremental_state(incremental_state, "memory", memory)
 
 
-def run_projections(model: nn.Module) -> None:
+def run_projection_modules(model: nn.Module) -> None:
     """Let attention run its projections as the modules that they are, which may compute large products by oneDNN
     (:func:`~fairseq_ctxgates.modules.linear.replace_linear`). torch's own attention, which fairseq's calls where it
     can, reads their matrices; it alone takes a mask for each sentence."""
