@@ -13,6 +13,8 @@ from fairseq_ctxgates.modules.interpolation import interpolate
 from fairseq_ctxgates.modules.norm_order import SublayerNorm
 from fairseq_ctxgates.parts import Connection, Returned, TransformerOptions
 
+GATES = "context_gates"  # what the parts on both backbones return
+
 
 class ContextGate(Connection):
     """Interpolates between the target context t and the source context s of one decoder layer.
@@ -27,7 +29,7 @@ class ContextGate(Connection):
         options: the model's; d is ``decoder.embed_dim``, f is ``decoder.ffn_embed_dim``
     """
 
-    gates = ("context_gates",)
+    gates = (GATES,)
 
     def __init__(self, options: TransformerOptions) -> None:
         super().__init__()
@@ -58,4 +60,4 @@ class ContextGate(Connection):
     ) -> Tuple[Tensor, Returned]:
         # Under autocast attention gives half precision, and the target context is in single precision.
         u, z = self.gate(target, norm.branch(source.type_as(target)), target_input)
-        return u, {"context_gates": z}
+        return u, {GATES: z}

@@ -16,6 +16,7 @@ from fairseq_ctxgates.compat import (
     metrics,
 )
 from fairseq_ctxgates.configuration import as_flag
+from fairseq_ctxgates.context_gates.context_gate import GATES
 from fairseq_ctxgates.context_gates.gate_labels import gate_signs
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.layer_list import parse_layers
@@ -163,7 +164,7 @@ class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         Raises:
             UserError: the model or the data cannot be what this criterion needs.
         """
-        gated = model.layers_that_return("context_gates") if hasattr(model, "layers_that_return") else ()
+        gated = model.layers_that_return(GATES) if hasattr(model, "layers_that_return") else ()
         if not gated:
             raise UserError(
                 "--criterion gate_regularized_cross_entropy needs an architecture with context gates: "
@@ -193,15 +194,13 @@ class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         is_scored = is_token.clone()
         is_scored[:, : self.ignore_prefix_size] = False
         scored = is_scored.flatten().nonzero().squeeze(1)
-        logits, extra = model(
-            **sample["net_input"], returns=("context_gates",), return_attention=False, output_positions=scored
-        )
+        logits, extra = model(**sample["net_input"], returns=(GATES,), return_attention=False, output_positions=scored)
         target = sample["target"].flatten().index_select(0, scored)
         loss, nll_loss = smoothed_cross_entropy(logits, target, self.eps)
         if reduce:
             loss, nll_loss = loss.sum(), nll_loss.sum()
 
-        gates, labels = extra["context_gates"], sample.get("gate_labels")
+        gates, labels = extra[GATES], sample.get("gate_labels")
         sample_size = sample["target"].size(0) if self.sentence_avg else sample["ntokens"]
         logging_output = {
             "nll_loss": nll_loss.data,

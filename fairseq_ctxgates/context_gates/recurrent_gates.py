@@ -7,6 +7,7 @@ from typing import List, Mapping, Optional, Sequence, Tuple
 import torch
 from torch import Tensor, nn
 
+from fairseq_ctxgates.context_gates.context_gate import GATES
 from fairseq_ctxgates.parts import RecurrentConnection, RecurrentWidths, Returned
 
 
@@ -27,7 +28,7 @@ class RecurrentContextGate(RecurrentConnection):
         widths: z_t is as wide as s_{t-1}
     """
 
-    gates = ("context_gates",)
+    gates = (GATES,)
 
     def __init__(self, kind: str, widths: RecurrentWidths) -> None:
         super().__init__()
@@ -57,10 +58,10 @@ class RecurrentContextGate(RecurrentConnection):
         source, context_term = source.split([source.size(-1) - width, width], dim=-1)
         z = torch.sigmoid(step_input + self.from_state(previous) + context_term)
         if self.kind == "source":
-            return _scaled(source, z), list(target_terms), {"context_gates": z}
+            return _scaled(source, z), list(target_terms), {GATES: z}
         if self.kind == "target":
-            return source, [_scaled(terms, z) for terms in target_terms], {"context_gates": 1 - z}
-        return _scaled(source, z), [_scaled(terms, 1 - z) for terms in target_terms], {"context_gates": z}
+            return source, [_scaled(terms, z) for terms in target_terms], {GATES: 1 - z}
+        return _scaled(source, z), [_scaled(terms, 1 - z) for terms in target_terms], {GATES: z}
 
 
 def _scaled(terms: Tensor, gate: Tensor) -> Tensor:
