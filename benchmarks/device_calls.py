@@ -160,8 +160,8 @@ class Step(NamedTuple):
 def make_task(load_gate_labels: bool = False) -> ContextTranslationTask:
     """A task with a small dictionary."""
     dictionary = Dictionary()
-    for number in range(20):
-        dictionary.add_symbol(f"w{number}")
+    for index in range(20):
+        dictionary.add_symbol(f"w{index}")
     options = ContextTranslationConfig(load_gate_labels=load_gate_labels, model_overrides="{}")
     return ContextTranslationTask(options, dictionary, dictionary)
 
@@ -249,7 +249,7 @@ def main() -> None:
     names = args.arch or [*(name for stock, ours in ARCHITECTURES.items() for name in (stock, *ours)), *SYSTEMS]
     steps = {name: count_step(name) for name in names}
     head = ["", *(f"{part}: {what}" for part in Step._fields for what in Calls._fields)]
-    print(tabulate([[name, *(number for calls in step for number in calls)] for name, step in steps.items()], head))
+    print(tabulate([[name, *(figure for calls in step for figure in calls)] for name, step in steps.items()], head))
     if args.json:
         figures = {
             name: {part: calls._asdict() for part, calls in step._asdict().items()} for name, step in steps.items()

@@ -39,11 +39,11 @@ from fairseq_ctxgates.relations.extraction.corenlp import request_properties
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def read_distinct(path: Path, number: int) -> List[str]:
+def read_distinct(path: Path, count: int) -> List[str]:
     """The first distinct lines of a text."""
     with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else open(path, encoding="utf-8") as stream:
         distinct = dict.fromkeys(" ".join(line.split()) for line in stream)
-    return list(islice(filter(None, distinct), number))
+    return list(islice(filter(None, distinct), count))
 
 
 def binarize(folder: Path, sentences: List[str]) -> Path:
@@ -97,9 +97,9 @@ def their_command(folder: Path, args: argparse.Namespace) -> List[str]:
 def measure(args: argparse.Namespace, sentences: List[str], folder: Path) -> Dict[str, List[Taken]]:
     """The time of each program in each turn."""
     data = binarize(folder / "data", sentences)
-    parts = [folder / f"part{number}.txt" for number in range(args.workers)]
-    for number, part in enumerate(parts):
-        part.write_text("".join(f"{sentence}\n" for sentence in sentences[number :: args.workers]), encoding="utf-8")
+    parts = [folder / f"part{index}.txt" for index in range(args.workers)]
+    for index, part in enumerate(parts):
+        part.write_text("".join(f"{sentence}\n" for sentence in sentences[index :: args.workers]), encoding="utf-8")
     whole, parts_list = folder / "whole.txt", folder / "list.txt"
     whole.write_text("".join(f"{sentence}\n" for sentence in sentences), encoding="utf-8")
     parts_list.write_text("".join(f"{part}\n" for part in parts))

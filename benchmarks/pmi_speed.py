@@ -49,8 +49,8 @@ def make_corpus(folder: Path, sentences: int, length: int, types: int, seed: int
     folder.mkdir()
     cumulative = np.cumsum(1 / np.arange(1, types + 1))
     dtype = np.uint16 if types < 65000 else np.int32
-    for number, lang in enumerate(("de", "en")):
-        generator = np.random.default_rng([seed, number])
+    for index, lang in enumerate(("de", "en")):
+        generator = np.random.default_rng([seed, index])
         with open(folder / f"train.de-en.{lang}.bin", "wb") as stream:
             for first in range(0, sentences, SENTENCES_AT_ONCE):
                 rows = min(SENTENCES_AT_ONCE, sentences - first)

@@ -23,17 +23,17 @@ INPUTS = {"source": "src_tokens", "preceding": "preceding_tokens", "target": "pr
 def measure(task: Any, split: str, max_tokens: int) -> List[str]:
     """The number of batches, and for each input, and for what is encoded of preceding sentences, the ratio of all
     positions to those that are not padding."""
-    padded, real, number, encoded = dict.fromkeys(INPUTS, 0), dict.fromkeys(INPUTS, 0), 0, 0
+    padded, real, batches, encoded = dict.fromkeys(INPUTS, 0), dict.fromkeys(INPUTS, 0), 0, 0
     epoch = task.get_batch_iterator(task.dataset(split), max_tokens=max_tokens, required_batch_size_multiple=8)
     for batch in epoch.next_epoch_itr():
-        number += 1
+        batches += 1
         for name, key in INPUTS.items():
             padded[name] += batch["net_input"][key].numel()
             real[name] += int(batch["net_input"][key].ne(task.source_dictionary.pad()).sum())
         groups = batch["net_input"].get("preceding_groups", [batch["net_input"]["preceding_tokens"]])
         encoded += sum(group.numel() for group in groups)
     ratios = [padded[name] / real[name] for name in INPUTS]
-    return [str(number), *(f"{ratio:.3f}" for ratio in (*ratios, encoded / real["preceding"]))]
+    return [str(batches), *(f"{ratio:.3f}" for ratio in (*ratios, encoded / real["preceding"]))]
 
 
 def main() -> None:

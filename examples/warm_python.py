@@ -97,7 +97,7 @@ def ask(address: str, name: str, arguments: List[str]) -> int:
         connection.sendall(content)
         (process,) = NUMBER.unpack(receive(connection, NUMBER.size))
         for forwarded in FORWARDED:
-            signal.signal(forwarded, lambda number, _: os.kill(process, number))
+            signal.signal(forwarded, lambda signum, _: os.kill(process, signum))
         (status,) = NUMBER.unpack(receive(connection, NUMBER.size))
     if os.WIFSIGNALED(status):
         if os.WTERMSIG(status) in FORWARDED:
@@ -155,8 +155,8 @@ def serve(address: str, imported: Sequence[str]) -> None:
         process = os.fork()
         if process != 0:
             keep(connection, process)
-    for number, file in enumerate(files):
-        os.dup2(file, number)
+    for descriptor, file in enumerate(files):
+        os.dup2(file, descriptor)
         os.close(file)
     run_and_exit(request)
 

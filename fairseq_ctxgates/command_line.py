@@ -95,8 +95,8 @@ def find_data(args: argparse.Namespace) -> Tuple[List[Path], List[Split]]:
         UserError: a directory does not exist, is named twice, or has no data of the language pair
     """
     data_dirs = [Path(path) for path in utils.split_paths(args.data)]
-    for number, data_dir in enumerate(data_dirs):
-        if data_dir.resolve() in (other.resolve() for other in data_dirs[:number]):
+    for index, data_dir in enumerate(data_dirs):
+        if data_dir.resolve() in (other.resolve() for other in data_dirs[:index]):
             raise UserError(f"{data_dir} is named twice: name each data directory once")
     languages = language_pair(args, data_dirs[0])
     return data_dirs, [split for data_dir in data_dirs for split in find_splits(data_dir, *languages)]

@@ -230,17 +230,17 @@ def clean_up_on_failure() -> Iterator[None]:
     Raises:
         UserError: in place of an OSError of the block
     """
-    signals = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
-    previous_handlers = {number: signal.signal(number, _exit_by_signal) for number in signals}
+    signals = [signum for signum in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(signum) != signal.SIG_IGN]
+    previous_handlers = {signum: signal.signal(signum, _exit_by_signal) for signum in signals}
     try:
         yield
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         raise UserError(f"{place}{error.strerror or error}; incomplete output files were removed") from error
     finally:
-        for number, handler in previous_handlers.items():
-            signal.signal(number, handler)
+        for signum, handler in previous_handlers.items():
+            signal.signal(signum, handler)
 
 
-def _exit_by_signal(number: int, frame: object) -> None:
-    sys.exit(128 + number)
+def _exit_by_signal(signum: int, frame: object) -> None:
+    sys.exit(128 + signum)

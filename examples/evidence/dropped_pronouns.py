@@ -53,9 +53,9 @@ def find_examples(source: Sequence[str], target: Sequence[str], documents: Seque
         wrong = [" ".join([*words[:place], other, *words[place + 1 :]]) for other in PRONOUNS if other != right]
         has_antecedent = genders(source[line - 1]) == [right]
         rows = range(line - 1, line - 1 - PRECEDING, -1)
-        is_there = [number >= 0 and documents[number] == documents[line] for number in rows]
+        is_there = [row >= 0 and documents[row] == documents[line] for row in rows]
         preceding, preceding_target = (
-            [text[number] if there else "" for number, there in zip(rows, is_there)] for text in (source, target)
+            [text[row] if there else "" for row, there in zip(rows, is_there)] for text in (source, target)
         )
         yield Example(source[line], preceding, preceding_target, target[line], wrong, has_antecedent)
 

@@ -192,8 +192,8 @@ class PartResults:
         metrics = self._metrics()
         statistics = {name: self._statistics(metric) for name, metric in metrics.items()} if len(compared) > 1 else {}
         rows = []
-        for number, name in enumerate(self._part.rows):
-            scores = [one["systems"][number] for one in compared]
+        for index, name in enumerate(self._part.rows):
+            scores = [one["systems"][index] for one in compared]
             system = self._part.systems.get(name)
             trainings = [
                 read_training(self._directory, system_folder(self._commands.name, seed, name))
@@ -201,8 +201,8 @@ class PartResults:
                 if system
             ]
             p_over_seeds = {
-                metric: mixed_bootstrap(statistics[metric][0], statistics[metric][number], metrics[metric])
-                if number and statistics
+                metric: mixed_bootstrap(statistics[metric][0], statistics[metric][index], metrics[metric])
+                if index and statistics
                 else None
                 for metric in METRICS
             }
@@ -311,10 +311,10 @@ def curves_figure(rows: Sequence[Row], title: str) -> Figure:
     figure = new_figure(7.0, 4.2)
     axes = figure.add_subplot()
     trained = [row for row in rows if row.trainings]
-    for number, row in enumerate(trained):
+    for index, row in enumerate(trained):
         for seed, training in enumerate(row.trainings):
             updates, _, nll = zip(*training.curve)
-            axes.plot(updates, nll, marker=".", label=row.name if seed == 0 else None, **line_look(number))
+            axes.plot(updates, nll, marker=".", label=row.name if seed == 0 else None, **line_look(index))
     axes.set_xlabel("updates")
     axes.set_ylabel("bits a token")
     legend_above(axes)

@@ -314,7 +314,7 @@ def address_probe(rng: random.Random, seen: Set[Tuple[str, str]]) -> Iterator[Do
 def in_form(sentence: Sentence, form: str, probes: bool = False) -> Sentence:
     """A sentence in another form of address; with ``probes`` this is what is probed, but where it was a free choice."""
     words = sentence.target.split()
-    place = next(number for number, word in enumerate(words) if word in ADDRESSES)
+    place = next(index for index, word in enumerate(words) if word in ADDRESSES)
     (rival,) = set(ADDRESSES) - {form}
     target = " ".join([*words[:place], form, *words[place + 1 :]])
     if not probes:
@@ -374,7 +374,7 @@ def unknown_probe() -> Iterator[Document]:
 def make_corpus(seed: int) -> Dict[str, List[Document]]:
     """The documents of every split, probes included."""
     rng = random.Random(seed)
-    corpus = {split: [draw_document(rng) for _ in range(number)] for split, number in DOCUMENTS.items()}
+    corpus = {split: [draw_document(rng) for _ in range(count)] for split, count in DOCUMENTS.items()}
     train = corpus["train"]
     adjacent = {(a.source, b.source) for document in train for a, b in zip(document, document[1:])}
     distant = {(a.source, b.source) for document in train for a, b in zip(document, document[2:])}

@@ -17,7 +17,7 @@ TEST_SETS = (
     "probe-collocation",
     "probe-unknown",
 )
-PROBES = {name: f"test{number}" for number, name in enumerate(TEST_SETS) if name.startswith("probe-")}
+PROBES = {name: f"test{index}" for index, name in enumerate(TEST_SETS) if name.startswith("probe-")}
 # Split of the data directory, and the name of its files in the corpus.
 SPLITS = [("train", "train"), ("valid", "valid"), ("test", "test"), *((split, name) for name, split in PROBES.items())]
 

@@ -99,9 +99,9 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     accuracies = {}
     for probe in args.probes:
         split, _, path = probe.partition("=")
-        right, number = score_probe(inference, split, Path(path), args.max_tokens, args.batch_size)
-        accuracies[split] = right / number
-        print(f"{path}: {right} of {number} probed words ranked first, accuracy {right / number:.3f}")
+        right, count = score_probe(inference, split, Path(path), args.max_tokens, args.batch_size)
+        accuracies[split] = right / count
+        print(f"{path}: {right} of {count} probed words ranked first, accuracy {right / count:.3f}")
     if args.json:
         args.json.write_text(json.dumps(accuracies, indent=2) + "\n", encoding="utf-8")
 

@@ -176,7 +176,7 @@ def read_attention(inference: Inference, batch: Batch) -> Dict[int, Tensor]:
 
 
 def attention_by_distance(
-    attention: Tensor, distances: Tensor, target_mask: Tensor, number: int
+    attention: Tensor, distances: Tensor, target_mask: Tensor, context_size: int
 ) -> Tuple[Tensor, Tensor]:
     """The attention over the sentence of each distance, in the mean over target tokens.
 
@@ -184,7 +184,7 @@ def attention_by_distance(
         attention: (heads, batch, target length, preceding length)
         distances: (batch, preceding length), from 1
         target_mask: (batch, target length), true at tokens
-        number: of preceding sentences
+        context_size: the number of preceding sentences
 
     Returns:
         s_d, (batch, number), and H_d in bits with the weights s_d, (batch, number), NaN without such a sentence
@@ -193,7 +193,7 @@ def attention_by_distance(
     weights = attention.float().mean(dim=0)
     tokens = target_mask.sum(dim=1)
     shares, bits = [], []
-    for distance in range(1, number + 1):
+    for distance in range(1, context_size + 1):
         is_there = distances.eq(distance)
         of_sentence = weights * is_there.unsqueeze(1)
         share = of_sentence.sum(dim=-1)
@@ -218,18 +218,18 @@ def sentence_entropies(inference: Inference, batch: Batch) -> Iterator[SentenceE
         attention_by_distance(attention[layer], distances, is_token, mechanism.context_size) for layer in layers
     ]
     shares, bits_within = (torch.stack(of_layers).cpu().double().numpy() for of_layers in zip(*by_distance))
-    for row, (number, target, preceding) in enumerate(zip(batch["id"].tolist(), batch["target"], read.tokens)):
-        is_row_token = is_token[row]
-        preceding = preceding[~read.padding_mask(source_dictionary.pad())[row]]
+    for index, (row, target, preceding) in enumerate(zip(batch["id"].tolist(), batch["target"], read.tokens)):
+        is_sentence_token = is_token[index]
+        preceding = preceding[~read.padding_mask(source_dictionary.pad())[index]]
         yield SentenceEntropy(
-            number=number + 1,
+            number=row + 1,
             preceding=source_dictionary.string(preceding) if (preceding != source_dictionary.eos()).any() else None,
             preceding_tokens=len(preceding),
-            tokens=[target_dictionary[token] for token in target[is_row_token].tolist()],
+            tokens=[target_dictionary[token] for token in target[is_sentence_token].tolist()],
             layers=layers,
-            bits=bits[:, row, is_row_token.cpu().numpy()],
-            shares=shares[:, row],
-            bits_within=bits_within[:, row],
+            bits=bits[:, index, is_sentence_token.cpu().numpy()],
+            shares=shares[:, index],
+            bits_within=bits_within[:, index],
         )
 
 

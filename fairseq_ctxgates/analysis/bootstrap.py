@@ -75,8 +75,8 @@ def bootstrap(
         statistic: maps sums over sentences, (..., quantities), to values, (...); NaN if it is undefined
     """
     rng = np.random.default_rng(seed)
-    number = len(sums)
-    counts = (np.bincount(rng.integers(number, size=number), minlength=number) for _ in range(resamples))
+    count = len(sums)
+    counts = (np.bincount(rng.integers(count, size=count), minlength=count) for _ in range(resamples))
     values = statistic(np.stack([times @ sums for times in counts]))
     tail = (1 - COVERAGE) / 2
     ends = np.quantile(values, [tail, 1 - tail]) if np.isfinite(values).all() else (np.nan, np.nan)

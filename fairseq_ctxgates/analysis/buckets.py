@@ -63,9 +63,9 @@ class Buckets:
         ]
         return [first, *between, f">{self.bounds[-1]}"]
 
-    def of(self, number: int) -> int:
+    def of(self, value: int) -> int:
         """The index in ``names`` of the bucket that a number is in."""
-        return bisect.bisect_left(self.bounds, number)
+        return bisect.bisect_left(self.bounds, value)
 
 
 def _rising_numbers(text: str, least: int) -> Tuple[int, ...]:
@@ -111,13 +111,13 @@ class BucketScores:
         """A row for each bucket and one for all: sentences, their share, the systems' BLEU and their differences."""
         columns = {unit: "", **SENTENCE_COLUMNS, **dict.fromkeys(self.names, ".1f")}
         columns.update({f"Δ {name}": "+.1f" for name in self.names[1:]})
-        number = sum(self.sentences)
+        total = sum(self.sentences)
         rows: List[List[Cell]] = []
         for place, bucket in enumerate(self.buckets):
             differences = [self.differences(system)[place] for system in range(1, len(self.names))]
-            share = 100 * self.sentences[place] / number
+            share = 100 * self.sentences[place] / total
             rows.append([bucket, self.sentences[place], share, *(bleu[place] for bleu in self.bleu), *differences])
-        rows.append(["all", number, 100.0, *self.total, *(score - self.total[0] for score in self.total[1:])])
+        rows.append(["all", total, 100.0, *self.total, *(score - self.total[0] for score in self.total[1:])])
         return Table(columns, rows)
 
     def as_dict(self) -> Dict[str, object]:
@@ -132,7 +132,7 @@ class BucketScores:
 def score_buckets(
     systems: Sequence[Tuple[str, Sequence[str]]],
     references: Sequence[Sequence[str]],
-    numbers: Sequence[int],
+    counts: Sequence[int],
     buckets: Buckets,
     metric: BLEU,
 ) -> BucketScores:
@@ -141,11 +141,11 @@ def score_buckets(
     Args:
         systems: name and translations of each, the baseline first
         references: one or more translations of the whole text, as sacreBLEU takes them
-        numbers: for each sentence the number that decides its bucket
+        counts: for each sentence the number that decides its bucket
     """
     members: List[List[int]] = [[] for _ in buckets.names]
-    for sentence, number in enumerate(numbers):
-        members[buckets.of(number)].append(sentence)
+    for sentence, count in enumerate(counts):
+        members[buckets.of(count)].append(sentence)
 
     def bleu(translations: Sequence[str], chosen: Sequence[int]) -> Optional[float]:
         if not chosen:
@@ -170,10 +170,10 @@ def bucket_figure(scores: BucketScores, unit: str, title: str) -> Figure:
     width = max(5.5, 0.45 * len(scores.buckets) * (len(scores.names) + 1))
     figure = new_figure(width, 1.0 + 2.0 * panels)
     axes = figure.subplots(panels, 1, sharex=True, gridspec_kw={"height_ratios": [1, 2, 1.5][:panels]})
-    number = sum(scores.sentences)
+    total = sum(scores.sentences)
     for place, count in enumerate(scores.sentences):
-        axes[0].bar(place, 100 * count / number, color="lightgrey")
-        axes[0].annotate(f"{count}", (place, 100 * count / number), ha="center", va="bottom", fontsize=8)
+        axes[0].bar(place, 100 * count / total, color="lightgrey")
+        axes[0].annotate(f"{count}", (place, 100 * count / total), ha="center", va="bottom", fontsize=8)
     axes[0].margins(y=0.25)
     axes[0].set_ylabel("sentences (%)")
     bars(axes[1], scores.buckets, dict(zip(scores.names, scores.bleu)))

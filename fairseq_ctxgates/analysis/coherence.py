@@ -132,17 +132,17 @@ class TrainingText:
         for path in self.paths:
             try:
                 with open_binary(path) as stream:
-                    for number, line in enumerate(stream, start=1):
-                        yield self.prepare(_decoded(line, path, number))
+                    for line_number, line in enumerate(stream, start=1):
+                        yield self.prepare(_decoded(line, path, line_number))
             except (EOFError, OSError, zlib.error) as error:
                 raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _decoded(line: bytes, path: Path, number: int) -> str:
+def _decoded(line: bytes, path: Path, line_number: int) -> str:
     try:
-        return line.decode("utf-8-sig" if number == 1 else "utf-8")
+        return line.decode("utf-8-sig" if line_number == 1 else "utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: line {number} is not UTF-8: convert the file") from error
+        raise UserError(f"{path}: line {line_number} is not UTF-8: convert the file") from error
 
 
 def train_vectors(text: TrainingText, args: argparse.Namespace) -> WordVectors:
@@ -333,10 +333,10 @@ class CoherenceAnalysis(Analysis):
             for name, lines in texts.items()
         }
         source = str(args.vectors or f"trained on {', '.join(map(str, args.train_vectors))}")
-        number = len(np.unique(documents[~is_empty]))
-        report = {"ref": str(args.ref), "documents": number, "vectors": source, "texts": summaries_as_dict(found)}
+        count = len(np.unique(documents[~is_empty]))
+        report = {"ref": str(args.ref), "documents": count, "vectors": source, "texts": summaries_as_dict(found)}
         return Result(
-            headline=f"documents: {number:,}; word vectors: {len(vectors):,}, {source}",
+            headline=f"documents: {count:,}; word vectors: {len(vectors):,}, {source}",
             tables=[summary_table(found)],
             report=report,
             csv=pair_table(found, preceding),

@@ -83,8 +83,8 @@ class Scores:
             spec = ".1f" if metric in SACREBLEUS else ".4f"
             columns.update({metric: spec, f"± {metric}": spec, f"p {metric}": ".4f"})
         rows: List[List[Cell]] = []
-        for number, name in enumerate(self.names):
-            scores = [systems[number] for systems in self.by_metric.values()]
+        for index, name in enumerate(self.names):
+            scores = [systems[index] for systems in self.by_metric.values()]
             rows.append([name, *(value for score in scores for value in (score.score, score.half_width, score.p))])
         return Table(columns, rows)
 
@@ -93,8 +93,8 @@ class Scores:
         return {
             "signatures": dict(self.signatures),
             "systems": [
-                {"system": name, **{metric: vars(systems[number]) for metric, systems in self.by_metric.items()}}
-                for number, name in enumerate(self.names)
+                {"system": name, **{metric: vars(systems[index]) for metric, systems in self.by_metric.items()}}
+                for index, name in enumerate(self.names)
             ],
         }
 

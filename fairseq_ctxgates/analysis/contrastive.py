@@ -234,21 +234,21 @@ def accuracies(
         resamples, seed: of the intervals, over examples; paired across the systems
     """
     members: Dict[Tuple[str, str], List[int]] = {(ALL, ""): list(range(len(examples)))}
-    for number, example in enumerate(examples):
+    for index, example in enumerate(examples):
         for group in example.groups.items():
-            members.setdefault(group, []).append(number)
+            members.setdefault(group, []).append(index)
     names = list(dict.fromkeys(name for name, _ in members))
     return [
         GroupAccuracy(
             name=f"{name} {value}".strip(),
-            examples=len(numbers),
-            chance=float(np.mean([1 / len(examples[number].translations) for number in numbers])),
+            examples=len(chosen),
+            chance=float(np.mean([1 / len(examples[index].translations) for index in chosen])),
             accuracies=[
-                bootstrap_mean(np.array([system[number] for number in numbers], float), resamples, seed)
+                bootstrap_mean(np.array([system[index] for index in chosen], float), resamples, seed)
                 for system in right
             ],
         )
-        for (name, value), numbers in sorted(members.items(), key=lambda item: (names.index(item[0][0]), item[0][1]))
+        for (name, value), chosen in sorted(members.items(), key=lambda item: (names.index(item[0][0]), item[0][1]))
     ]
 
 
@@ -257,8 +257,8 @@ def accuracy_figure(groups: Sequence[GroupAccuracy], names: Sequence[str]) -> Fi
     figure = new_figure(min(max(6.0, (0.22 * len(names) + 0.25) * len(groups) + 1.5), 20.0), 4.6)
     axes = figure.add_subplot()
     series = {}
-    for number, name in enumerate(names):
-        estimates = [group.accuracies[number] for group in groups]
+    for index, name in enumerate(names):
+        estimates = [group.accuracies[index] for group in groups]
         series[name] = [Bar(estimate.value, (estimate.low, estimate.high)) for estimate in estimates]
     bars_with_intervals(axes, [f"{group.name} ({group.examples:,})" for group in groups], series)
     for position, group in enumerate(groups):
@@ -290,10 +290,10 @@ def example_table(examples: Sequence[Example], names: Sequence[str], scores: Seq
     for name in names:
         columns.update({f"{name}: right translation": ".4f", f"{name}: best wrong one": ".4f"})
     rows: List[List[Cell]] = []
-    for number, example in enumerate(examples):
+    for index, example in enumerate(examples):
         row: List[Cell] = [example.where, *(example.groups.get(name) for name in group_names)]
         for system_scores in scores:
-            row += [float(system_scores[number][0]), float(system_scores[number][1:].max())]
+            row += [float(system_scores[index][0]), float(system_scores[index][1:].max())]
         rows.append(row)
     return Table(columns, rows)
 

@@ -105,8 +105,8 @@ def read_test_set(
 
 def _discourse_examples(content: Mapping[str, Any], path: Path) -> Iterator[Example]:
     """anaphora.json has one source for all translations of an entry, lexical-choice.json a source for each."""
-    for number, entry in content.items():
-        where = f"{path}: example {number}"
+    for key, entry in content.items():
+        where = f"{path}: example {key}"
         with _form(where):
             for item in entry.get("examples", [entry]):
                 source, target = item["src"], item["trg"]
@@ -189,7 +189,7 @@ def preceding_lines(path: Path, choices: Sequence[int]) -> List[str]:
             f"{path} has {len(lines)} lines for {len(choices)} examples of {sum(choices)} translations: it must have a "
             f"line for each example, or for each translation (one preceding sentence: --context 1)"
         )
-    return [lines[end - number] for number, end in zip(choices, accumulate(choices))]
+    return [lines[end - count] for count, end in zip(choices, accumulate(choices))]
 
 
 def check_order(files: Sequence[Path], texts: Sequence[Sequence[str]]) -> None:
@@ -205,9 +205,9 @@ def check_order(files: Sequence[Path], texts: Sequence[Sequence[str]]) -> None:
 
 def _first_hole(nearest_first: Sequence[Sequence[str]]) -> Optional[int]:
     """The number of the first example, from 1, with an empty sentence before a farther one; None if there is none."""
-    for number, sentences in enumerate(zip(*nearest_first), start=1):
+    for place, sentences in enumerate(zip(*nearest_first), start=1):
         if any(farther and not nearer for nearer, farther in zip(sentences, sentences[1:])):
-            return number
+            return place
     return None
 
 
@@ -249,9 +249,9 @@ def _subtitles_before(
         yield [_line(found[langs[0]], line) for line in before], target
 
 
-def _line(lines: Sequence[str], number: int) -> str:
+def _line(lines: Sequence[str], place: int) -> str:
     """A line, counted from 1; "" for a number that no line has."""
-    return lines[number - 1] if 1 <= number <= len(lines) else ""
+    return lines[place - 1] if 1 <= place <= len(lines) else ""
 
 
 def _without_spaces(text: str) -> str:
@@ -310,15 +310,15 @@ def read_parallel(
         UserError: a file cannot be read or has another number of lines, or a line is empty that must not be.
     """
     texts = {path: read_lines(path) for path in (source, reference, *contrastive, *preceding, *preceding_target)}
-    number = len(texts[source])
+    count = len(texts[source])
     for path, lines in texts.items():
-        if len(lines) != number:
-            raise UserError(f"{path} has {len(lines)} lines, {source} has {number}: they must be those of one text")
-    if not number:
+        if len(lines) != count:
+            raise UserError(f"{path} has {len(lines)} lines, {source} has {count}: they must be those of one text")
+    if not count:
         raise UserError(f"{source} is empty")
     check_order(preceding, [texts[path] for path in preceding])
     examples = []
-    for line in range(number):
+    for line in range(count):
         wrong = [texts[path][line] for path in contrastive if texts[path][line]]
         for path, is_there in (
             (source, texts[source][line]),

@@ -40,7 +40,7 @@ class Document:
         for row in self.rows:
             if row not in saved:
                 continue  # too long for the model
-            before = [source[place][-longest:] for place in stream.source_rows(row)]
+            before = [source[preceding][-longest:] for preceding in stream.source_rows(row)]
             shown = self.sentences.setdefault(row, {"number": row + 1, "before": [], "values": {}, "attention": {}})
             shown["source"] = [words[token] for token in source[row].tolist()[:-1]]
             shown["tokens"] = [target_words[token] for token in target[row].tolist()]

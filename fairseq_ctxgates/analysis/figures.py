@@ -91,14 +91,14 @@ def bars(
         intervals: the ends of each bar's confidence interval, drawn over the bar
     """
     width = 0.8 / len(series)
-    for number, (name, values) in enumerate(series.items()):
-        positions = np.arange(len(groups)) + (number - (len(series) - 1) / 2) * width
+    for index, (name, values) in enumerate(series.items()):
+        positions = np.arange(len(groups)) + (index - (len(series) - 1) / 2) * width
         heights = np.array(values, float)  # None becomes NaN, which is not drawn
         errors = None
         if intervals is not None:
             low, high = np.array(intervals[name], float).T
             errors = np.maximum([heights - low, high - heights], 0)  # an interval of resamples may leave the value out
-        axes.bar(positions, heights, width, label=name, yerr=errors, capsize=3, **bar_look(number))
+        axes.bar(positions, heights, width, label=name, yerr=errors, capsize=3, **bar_look(index))
     axes.set_xticks(range(len(groups)))
     axes.set_xticklabels(groups)
     axes.set_xlim(-0.6, len(groups) - 0.4)
@@ -143,19 +143,19 @@ def tilt_labels(axes: Axes) -> None:
         label.set(rotation=45, ha="right", rotation_mode="anchor")
 
 
-def colour(number: int) -> str:
-    """The colour of the series of this number."""
-    return COLOURS[number % len(COLOURS)]
+def colour(index: int) -> str:
+    """The colour of the series at this place, from 0."""
+    return COLOURS[index % len(COLOURS)]
 
 
-def bar_look(number: int) -> Dict[str, Any]:
-    """The colour and pattern of the bars of the series of this number, as arguments of matplotlib."""
-    return {"color": colour(number), "hatch": HATCHES[number // len(COLOURS) % len(HATCHES)]}
+def bar_look(index: int) -> Dict[str, Any]:
+    """The colour and pattern of the bars of the series at this place, as arguments of matplotlib."""
+    return {"color": colour(index), "hatch": HATCHES[index // len(COLOURS) % len(HATCHES)]}
 
 
-def line_look(number: int) -> Dict[str, Any]:
-    """The colour and style of the line of the series of this number, as arguments of matplotlib."""
-    return {"color": colour(number), "linestyle": LINE_STYLES[number // len(COLOURS) % len(LINE_STYLES)]}
+def line_look(index: int) -> Dict[str, Any]:
+    """The colour and style of the line of the series at this place, as arguments of matplotlib."""
+    return {"color": colour(index), "linestyle": LINE_STYLES[index // len(COLOURS) % len(LINE_STYLES)]}
 
 
 def legend_above(axes: Axes, columns: int = 3) -> None:

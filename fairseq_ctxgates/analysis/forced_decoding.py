@@ -177,13 +177,13 @@ class Comparison:
     def as_dicts(self) -> List[Dict[str, Cell]]:
         """All values of each system, rates in percent."""
         rows = []
-        for number, name in enumerate(self.names):
+        for system, name in enumerate(self.names):
             row: Dict[str, Cell] = {"system": name}
-            for key, total in zip(("errors", "context_errors"), self.errors[number].sum(axis=0)[1:].tolist()):
+            for key, total in zip(("errors", "context_errors"), self.errors[system].sum(axis=0)[1:].tolist()):
                 row[key] = total
             for rate in RATES:
-                row.update(self.rate(number, rate).times(100).as_dict(rate))
-                row.update(self.difference(number, rate).times(100).as_dict(f"{rate}_difference"))
+                row.update(self.rate(system, rate).times(100).as_dict(rate))
+                row.update(self.difference(system, rate).times(100).as_dict(f"{rate}_difference"))
             rows.append(row)
         return rows
 
@@ -191,10 +191,10 @@ class Comparison:
 def tables(comparison: Comparison) -> List[Table]:
     """The rates of each system and, for several systems, the differences to the first, in percent."""
     rows, differences = [], []
-    for number, name in enumerate(comparison.names):
-        rows.append([name, *(comparison.rate(number, rate).times(100).text(".1f") for rate in RATES)])
-        if number:
-            texts = (comparison.difference(number, rate).times(100).text("+.2f") for rate in RATES)
+    for system, name in enumerate(comparison.names):
+        rows.append([name, *(comparison.rate(system, rate).times(100).text(".1f") for rate in RATES)])
+        if system:
+            texts = (comparison.difference(system, rate).times(100).text("+.2f") for rate in RATES)
             differences.append([name, *texts])
     found = [Table({"system": "", **{f"{rate} (%)": "" for rate in RATES}}, rows)]
     if differences:
@@ -208,7 +208,7 @@ def error_figure(comparison: Comparison, title: str) -> Figure:
     figure = new_figure(3.2 * len(RATES), 3.6)
     by_panel = {}
     for name in RATES:
-        rates = [comparison.rate(number, name).times(100) for number in range(len(comparison.names))]
+        rates = [comparison.rate(system, name).times(100) for system in range(len(comparison.names))]
         by_panel[f"{name} (%)"] = [Bar(rate.value, (rate.low, rate.high)) for rate in rates]
     panels(figure, comparison.names, by_panel, title)
     return figure

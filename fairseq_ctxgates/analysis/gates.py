@@ -152,12 +152,12 @@ class GateStatistics:
 
     def summary(self, layer: Optional[int] = None) -> GateSummary:
         """The summary of one layer, or of all layers together with equal weights."""
-        numbers = self.layers if layer is None else [layer]
-        chosen = [self._sums[number] for number in numbers]
+        layers = self.layers if layer is None else [layer]
+        chosen = [self._sums[one] for one in layers]
         sums = {key: sum(layer_sums[key] for layer_sums in chosen) for key in chosen[0]}
         mean = sums["gate_sum"] / sums["gate_count"]
         variance = max(sums["gate_square_sum"] / sums["gate_count"] - mean**2, 0.0)
-        dimension_variance = float(np.mean([self._dimensions[number].variance() for number in numbers]))
+        dimension_variance = float(np.mean([self._dimensions[one].variance() for one in layers]))
         if not self.labelled_tokens:
             return GateSummary(mean, variance, dimension_variance)
         return GateSummary(
@@ -184,7 +184,7 @@ class GateStatistics:
         return {
             "sentences": self.sentences,
             "target_tokens": self.tokens,
-            "labels": {LABEL_NAMES[label]: number for label, number in self.labels.items()},
+            "labels": {LABEL_NAMES[label]: count for label, count in self.labels.items()},
             "majority_share": self.majority_share,
             "layers": {str(layer): asdict(self.summary(layer)) for layer in self.layers},
             "all": asdict(self.summary()),
@@ -330,9 +330,9 @@ def histogram_figure(statistics: GateStatistics, title: str) -> Figure:
     figure = new_figure(6.4, 3.6)
     axes = figure.add_subplot()
     edges = np.linspace(0, 1, BINS + 1)
-    for number, layer in enumerate(statistics.layers):
+    for index, layer in enumerate(statistics.layers):
         counts = statistics.histogram(layer)
-        axes.stairs(100 * counts / counts.sum(), edges, label=f"layer {layer}", linewidth=1.5, **line_look(number))
+        axes.stairs(100 * counts / counts.sum(), edges, label=f"layer {layer}", linewidth=1.5, **line_look(index))
     axes.axvline(0.5, color="grey", linewidth=0.8, linestyle=":")
     axes.set_xlim(0, 1)
     axes.set_ylim(bottom=0)

@@ -98,8 +98,8 @@ class SegmentScores:
         return [[float(segment), 1.0] for segment in segments]
 
     def _compute_score_from_stats(self, sums: np.ndarray) -> Mean:
-        total, number = map(float, sums)
-        return Mean(self.name, total / number)
+        total, count = map(float, sums)
+        return Mean(self.name, total / count)
 
     def _aggregate_and_compute(self, statistics: Sequence[Sequence[float]]) -> Mean:
         return self._compute_score_from_stats(np.sum(statistics, axis=0))
@@ -121,9 +121,9 @@ def read_segment_scores(path: Path, segments: int, text: object) -> List[str]:
     """
     lines = read_lines(path)
     scores = [match[1] for match in map(COMET_LINE.fullmatch, lines) if match] or lines
-    for number, score in enumerate(scores, start=1):
+    for line_number, score in enumerate(scores, start=1):
         if not _is_finite_number(score):
-            raise UserError(f"{path}, line {number}: {score!r} is not a segment's score: give one number a line")
+            raise UserError(f"{path}, line {line_number}: {score!r} is not a segment's score: give one number a line")
     if len(scores) != segments:
         raise UserError(f"{path} has the scores of {len(scores)} segments, but {text} has {segments}")
     return scores

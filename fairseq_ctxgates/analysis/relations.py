@@ -104,19 +104,19 @@ def relation_attention(inference: Inference, split: str, number: int, layer: Opt
 
 
 @torch.no_grad()
-def self_attention(model: Any, batch: Batch, number: int) -> Tuple[Tensor, Tensor]:
+def self_attention(model: Any, batch: Batch, layer: int) -> Tuple[Tensor, Tensor]:
     """The weights of self-attention in an encoder layer, the mean over the heads, in the ordinary encoding and in that
     under the relation mask, each (batch, source length, source length).
 
     Args:
         model: a context Transformer that reads relations, perhaps beside other mechanisms
-        number: of the layer, from 1 at the bottom
+        layer: its number, from 1 at the bottom
     """
     net_input = batch["net_input"]
     streams = {name: net_input[name] for name in model.input_names if name in net_input}
-    layer = model.encoder.layers[number - 1]
+    encoder_layer = model.encoder.layers[layer - 1]
     inputs: List[Tuple[Any, ...]] = []
-    hook = layer.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments))
+    hook = encoder_layer.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments))
     try:
         model.encoder(net_input["src_tokens"], net_input["src_lengths"], **streams)
     finally:
@@ -124,8 +124,10 @@ def self_attention(model: Any, batch: Batch, number: int) -> Tuple[Tensor, Tenso
     # fairseq's layer throws its weights away: they are computed again from what the layer was given, first the source,
     # then perhaps further sentences.
     x, padding_mask, attention_mask = inputs[0]
-    x = layer.self_attn_layer_norm(x) if layer.normalize_before else x
-    _, weights = layer.self_attn(x, x, x, key_padding_mask=padding_mask, attn_mask=attention_mask, need_weights=True)
+    x = encoder_layer.self_attn_layer_norm(x) if encoder_layer.normalize_before else x
+    _, weights = encoder_layer.self_attn(
+        x, x, x, key_padding_mask=padding_mask, attn_mask=attention_mask, need_weights=True
+    )
     plain, masked = weights.chunk(2)  # see ContextTransformerEncoder.encode
     return plain, masked
 
@@ -172,12 +174,12 @@ def token_table(sentence: RelationAttention) -> Table:
     rows: List[List[Cell]] = [
         [
             token,
-            int(sentence.mask[place].sum()),
-            float(sentence.inside[place]),
-            sentence.tokens[sentence.plain[place].argmax()],
-            sentence.tokens[sentence.masked[place].argmax()],
+            int(sentence.mask[row].sum()),
+            float(sentence.inside[row]),
+            sentence.tokens[sentence.plain[row].argmax()],
+            sentence.tokens[sentence.masked[row].argmax()],
         ]
-        for place, token in enumerate(sentence.tokens)
+        for row, token in enumerate(sentence.tokens)
     ]
     return Table(columns, rows)
 

@@ -136,14 +136,14 @@ def read_translations(path: Path) -> List[str]:
     if not found:
         return lines
     kind = "D" if any(kind == "D" for kind, _ in found) else "H"
-    numbers = [number for found_kind, number in found if found_kind == kind]
-    missing = sorted(set(range(max(numbers) + 1)) - set(numbers))
+    rows = [row for found_kind, row in found if found_kind == kind]
+    missing = sorted(set(range(max(rows) + 1)) - set(rows))
     if missing:
         raise UserError(
             f"{path} lacks the translations of {len(missing)} sentences, the first {kind}-{missing[0]}: was the file "
             f"cut, or a sentence too long for the model?"
         )
-    return [found[kind, number] for number in range(len(numbers))]
+    return [found[kind, row] for row in range(len(rows))]
 
 
 def read_systems_and_references(args: argparse.Namespace) -> Tuple[List[Tuple[str, List[str]]], List[List[str]]]:

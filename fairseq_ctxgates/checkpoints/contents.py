@@ -81,7 +81,7 @@ def empty_array(kind: Any, shape: Any, code: Any) -> NumberArray:
     return np.ndarray.__new__(NumberArray, (0,), np.int8)
 
 
-def number(kind: Any, content: Any) -> np.generic:
+def scalar(kind: Any, content: Any) -> np.generic:
     """Stands in for ``numpy.core.multiarray.scalar``: a number."""
     if not (type(kind) is NumberType and type(content) is bytes and len(content) == kind.dtype.itemsize):
         raise pickle.UnpicklingError("a number of NumPy is none")
@@ -94,7 +94,7 @@ def _numpy() -> Iterator[Tuple[str, Any]]:
     yield "numpy.dtype", NumberType
     for module in ("numpy.core.multiarray", "numpy._core.multiarray"):  # NumPy 1 and 2
         yield f"{module}._reconstruct", empty_array
-        yield f"{module}.scalar", number
+        yield f"{module}.scalar", scalar
 
 
 def _fairseq() -> Iterator[Tuple[str, Any]]:

@@ -23,41 +23,41 @@ BEST_CHECKPOINT = re.compile(r"checkpoint\.best_.+_(-?\d+\.\d+)\.pt")
 
 
 def newest_checkpoints(
-    directory: Path, pattern: re.Pattern[str], number: int, upper_bound: Optional[int] = None
+    directory: Path, pattern: re.Pattern[str], count: int, upper_bound: Optional[int] = None
 ) -> List[Path]:
     """The last checkpoints of a training run, oldest first.
 
     Args:
         directory: the ``--save-dir`` of the training run
         pattern: ``EPOCH_CHECKPOINT`` or ``UPDATE_CHECKPOINT``; its group is the epoch or the update
-        number: number of checkpoints
+        count: number of checkpoints
         upper_bound: the last epoch or update to use
 
     Raises:
         UserError: the directory does not exist, or has fewer checkpoints
     """
-    if number < 1:
-        raise UserError(f"cannot average {number} checkpoints: ask for 1 or more")
+    if count < 1:
+        raise UserError(f"cannot average {count} checkpoints: ask for 1 or more")
     if not directory.is_dir():
         raise UserError(f"{directory} is not a directory: give the --save-dir of the training run to --inputs")
     matches = ((pattern.fullmatch(path.name), path) for path in directory.iterdir())
     numbered = sorted((int(match[1]), path) for match, path in matches if match)
     found = [path for position, path in numbered if upper_bound is None or position <= upper_bound]
-    if len(found) < number:
+    if len(found) < count:
         bound = "" if upper_bound is None else f" up to {upper_bound}"
         raise UserError(
             f"{directory} has {len(found)} checkpoints named like {pattern.pattern}{bound}, "
-            f"{number} were asked for: ask for fewer, or check --keep-last-epochs and --keep-interval-updates"
+            f"{count} were asked for: ask for fewer, or check --keep-last-epochs and --keep-interval-updates"
         )
-    return found[-number:]
+    return found[-count:]
 
 
-def best_checkpoints(inputs: Sequence[Path], number: int) -> List[Path]:
+def best_checkpoints(inputs: Sequence[Path], count: int) -> List[Path]:
     """The best checkpoints of ``--keep-best-checkpoints``, the best one last.
 
     Args:
         inputs: the ``--save-dir`` of the training run, or some of its checkpoints
-        number: number of checkpoints
+        count: number of checkpoints
 
     Raises:
         UserError: there are fewer, or the first cannot be read
@@ -65,16 +65,16 @@ def best_checkpoints(inputs: Sequence[Path], number: int) -> List[Path]:
     paths = sorted(inputs[0].iterdir()) if len(inputs) == 1 and inputs[0].is_dir() else inputs
     matches = ((BEST_CHECKPOINT.fullmatch(path.name), path) for path in paths)
     scored = sorted((float(match[1]), path) for match, path in matches if match)
-    if not 1 <= number <= len(scored):
+    if not 1 <= count <= len(scored):
         raise UserError(
             f"{', '.join(map(str, inputs))}: {len(scored)} checkpoints named like {BEST_CHECKPOINT.pattern}, "
-            f"{number} were asked for: check --keep-best-checkpoints of the training"
+            f"{count} were asked for: check --keep-best-checkpoints of the training"
         )
     state = load_checkpoint(scored[0][1])
     options = state["cfg"]["checkpoint"] if state.get("cfg") else vars(state["args"])
     if not options["maximize_best_checkpoint_metric"]:
         scored.reverse()
-    return [path for _, path in scored[-number:]]
+    return [path for _, path in scored[-count:]]
 
 
 def load_checkpoint(path: Path) -> Dict[str, Any]:
@@ -156,20 +156,20 @@ def get_parser() -> CommandParser:
         "directory that they are in",
     )
     parser.add_argument("--output", required=True, type=Path, metavar="FILE", help="the checkpoint to write")
-    number = parser.add_mutually_exclusive_group()
-    number.add_argument(
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument(
         "--num-epoch-checkpoints",
         type=int,
         metavar="N",
         help="average the checkpoints of the last N epochs, checkpointEPOCH.pt",
     )
-    number.add_argument(
+    chosen.add_argument(
         "--num-update-checkpoints",
         type=int,
         metavar="N",
         help="average the last N checkpoints of --save-interval-updates, checkpoint_EPOCH_UPDATE.pt",
     )
-    number.add_argument(
+    chosen.add_argument(
         "--num-best-checkpoints",
         type=int,
         metavar="N",
@@ -197,10 +197,10 @@ def _chosen_checkpoints(args: argparse.Namespace) -> List[Path]:
     if len(args.inputs) != 1:
         raise UserError("--num-epoch-checkpoints and --num-update-checkpoints need one directory as --inputs")
     if args.num_epoch_checkpoints is not None:
-        pattern, number = EPOCH_CHECKPOINT, args.num_epoch_checkpoints
+        pattern, count = EPOCH_CHECKPOINT, args.num_epoch_checkpoints
     else:
-        pattern, number = UPDATE_CHECKPOINT, args.num_update_checkpoints
-    return newest_checkpoints(args.inputs[0], pattern, number, args.checkpoint_upper_bound)
+        pattern, count = UPDATE_CHECKPOINT, args.num_update_checkpoints
+    return newest_checkpoints(args.inputs[0], pattern, count, args.checkpoint_upper_bound)
 
 
 def main(argv: Optional[List[str]] = None) -> None:

@@ -158,23 +158,23 @@ def add_server_options(parser: CommandParser) -> None:
 def seconds(text: str) -> float:
     """The type of an option whose value is a number of seconds above 0."""
     try:
-        number = float(text)
+        value = float(text)
     except ValueError:
-        number = 0
-    if not 0 < number < float("inf"):
+        value = 0
+    if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
-    return number
+    return value
 
 
 def share(text: str) -> float:
     """The type of an option whose value is a number from 0 to 1."""
     try:
-        number = float(text)
+        value = float(text)
     except ValueError:
-        number = -1
-    if not 0 <= number <= 1:
+        value = -1
+    if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 1")
-    return number
+    return value
 
 
 def name_value_pair(text: str) -> Tuple[str, str]:
@@ -275,7 +275,7 @@ def extract(
     language = args.language or splits[0].source_lang
     options = ExtractionOptions(args.extractor, language, args.remove_bpe, tuple(sorted(args.corenlp_property)))
     server_options = ServerOptions(tuple(args.corenlp_url), args.corenlp_memory, args.timeout)
-    numbers, places = find_distinct_sentences(list(texts.values()))
+    indices, places = find_distinct_sentences(list(texts.values()))
     digest = extraction_fingerprint(splits, list(digests.values()), options)
     folder = shard_folder(splits, digest)
     report_other_shards(folder)
@@ -285,7 +285,7 @@ def extract(
         extracted = extract_distinct_sentences(
             splits, places, digest, options, server_options, args.max_failed, workers.executor
         )
-    rows = {split: (extracted[number] for number in numbers[i]) for i, split in enumerate(splits)}
+    rows = {split: (extracted[index] for index in indices[i]) for i, split in enumerate(splits)}
     statistics = write_streams(texts, rows, asdict(options), digests, dumps)
     remove_shards(folder)
     report(statistics)

@@ -71,7 +71,7 @@ class TypeStatistics(NamedTuple):
 class CountingBlock:
     """A unit of work: consecutive target types whose pairs are counted from the text in the scratch folder.
 
-    number: position of the block, from 0
+    index: of the block, from 0
     first: the first target type
     occurrences (types): the number of sentences with each type
     pairs: the number of pairs to count, in both tables
@@ -82,7 +82,7 @@ class CountingBlock:
     """
 
     scratch: Path
-    number: int
+    index: int
     first: int
     occurrences: np.ndarray
     pairs: int
@@ -93,7 +93,7 @@ class CountingBlock:
 
     def part_path(self, name: str, array: str) -> Path:
         """The file of this block's part of an array of the table ``name``."""
-        return self.scratch / f"{name}.{self.number}.{array}"
+        return self.scratch / f"{name}.{self.index}.{array}"
 
 
 class Pairs(NamedTuple):
@@ -143,13 +143,13 @@ def count_tables(
         statistics = collect_types(splits, scratch, widths, show_progress)
         blocks = make_blocks(statistics, scratch, options.min_count, widths, memory / 2 / workers, workers)
         marginals = run_blocks(blocks, executor, show_progress)
-        for number, name in enumerate(NAMES):
-            arrays = table_arrays(name, blocks, marginals[number], statistics.pairs[number])
+        for index, name in enumerate(NAMES):
+            arrays = table_arrays(name, blocks, marginals[index], statistics.pairs[index])
             if options.counts == "frequency":
                 arrays["row_counts"] = StoredArray.from_array(frequencies[1])
-                arrays["column_counts"] = StoredArray.from_array(frequencies[number])
+                arrays["column_counts"] = StoredArray.from_array(frequencies[index])
             path = table_path(folder, name, source_lang, target_lang)
-            save_table(path, int(statistics.pairs[number].sum()), arrays, options, provenance)
+            save_table(path, int(statistics.pairs[index].sum()), arrays, options, provenance)
     return load_tables(folder, source_lang, target_lang, verify=False)
 
 
@@ -191,7 +191,7 @@ def collect_types(
     splits: Sequence[Split], scratch: Path, widths: Tuple[int, int], show_progress: bool
 ) -> TypeStatistics:
     """Write the types of all sentences to the scratch folder, see :func:`types_of_sentences`."""
-    files = [text_files(split, scratch, f"text{number}") for number, split in enumerate(splits)]
+    files = [text_files(split, scratch, f"text{index}") for index, split in enumerate(splits)]
     texts = [(source.map(), target.map()) for source, target in files]
     sentences = sum(len(source.start) - 1 for source, _ in texts)
     occurrences, pairs = np.zeros(widths[1], np.int64), np.zeros((2, widths[1]), np.int64)
@@ -253,7 +253,7 @@ def make_blocks(
     return [
         CountingBlock(
             scratch=scratch.absolute(),  # another process may have another working directory
-            number=position,
+            index=position,
             first=first,
             occurrences=statistics.occurrences[first:last],
             pairs=int(work[first:last].sum()),

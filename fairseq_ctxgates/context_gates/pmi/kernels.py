@@ -148,10 +148,10 @@ def tally_contexts(
     column_counts = np.zeros(width, np.int64)
     row = np.zeros(width, np.uint32)
     kept = checksum = 0
-    for number in range(len(sizes)):
+    for index in range(len(sizes)):
         first = found = kept
-        for batch in range(row_start[number], row_start[number + 1], PREFETCHED):
-            stop = min(batch + PREFETCHED, row_start[number + 1])
+        for batch in range(row_start[index], row_start[index + 1], PREFETCHED):
+            stop = min(batch + PREFETCHED, row_start[index + 1])
             checksum ^= prefetch(contexts, spans[batch:stop])
             for occurrence in range(batch, stop):
                 for position in range(spans[occurrence, 0], spans[occurrence, 1]):
@@ -167,7 +167,7 @@ def tally_contexts(
             if count >= min_count:
                 columns[kept], counts[kept] = column, count
                 kept += 1
-        sizes[number] = kept - first
+        sizes[index] = kept - first
     return columns[:kept], counts[:kept], sizes, column_counts, checksum
 
 
@@ -199,10 +199,10 @@ def find_pairs(words: np.ndarray, contexts: np.ndarray, counts: PMICounts) -> np
         (pairs,) int64
     """
     places = np.full(len(words), -1, np.int64)
-    for number in range(len(words)):
-        for place in range(counts.row_start[words[number]], counts.row_start[words[number] + 1]):
-            if counts.columns[place] == contexts[number]:
-                places[number] = place
+    for pair in range(len(words)):
+        for place in range(counts.row_start[words[pair]], counts.row_start[words[pair] + 1]):
+            if counts.columns[place] == contexts[pair]:
+                places[pair] = place
                 break
     return places
 
@@ -245,13 +245,13 @@ def score_contexts(
     scores = np.full(len(spans), -np.inf)
     row = np.full(len(counts.column_counts), -np.inf)  # PMI of one type with every context type
     checksum = 0
-    for number in range(len(row_start) - 1):
-        word = first + number
-        if row_start[number] == row_start[number + 1]:
+    for index in range(len(row_start) - 1):
+        word = first + index
+        if row_start[index] == row_start[index + 1]:
             continue
         fill_pmi_row(row, word, counts, normalized)
-        for batch in range(row_start[number], row_start[number + 1], PREFETCHED):
-            stop = min(batch + PREFETCHED, row_start[number + 1])
+        for batch in range(row_start[index], row_start[index + 1], PREFETCHED):
+            stop = min(batch + PREFETCHED, row_start[index + 1])
             checksum ^= prefetch(contexts, spans[batch:stop])
             for occurrence in range(batch, stop):
                 best, summed, seen = -np.inf, 0.0, 0

@@ -121,9 +121,9 @@ def count_types(ids: np.ndarray, size: int) -> np.ndarray:
     return counts
 
 
-def divide_evenly(number: int, parts: int) -> Sequence[Tuple[int, int]]:
+def divide_evenly(count: int, parts: int) -> Sequence[Tuple[int, int]]:
     """Divide so many rows into at most so many consecutive blocks ``(first, last + 1)`` of about equal size."""
-    bounds = np.linspace(0, number, max(1, min(parts, number)) + 1).astype(np.int64).tolist()
+    bounds = np.linspace(0, count, max(1, min(parts, count)) + 1).astype(np.int64).tolist()
     return list(zip(bounds[:-1], bounds[1:]))
 
 

@@ -137,17 +137,17 @@ class PMITable:
         values[places >= 0] = self._pmi_at(places[places >= 0])
         return values
 
-    def strongest(self, number: int, min_count: int) -> List[Tuple[int, int, float, int]]:
+    def strongest(self, limit: int, min_count: int) -> List[Tuple[int, int, float, int]]:
         """The pairs with the highest PMI, of the pairs with a count of at least ``min_count``.
 
         Returns:
-            at most ``number`` tuples (word, context word, PMI, count), highest PMI first
+            at most ``limit`` tuples (word, context word, PMI, count), highest PMI first
         """
         best, values = np.empty(0, np.int64), np.empty(0)
         for first in range(0, len(self), PAIRS_AT_ONCE):
             frequent = first + np.flatnonzero(self.counts.pair_counts[first : first + PAIRS_AT_ONCE] >= min_count)
             best, values = np.append(best, frequent), np.append(values, self._pmi_at(frequent))
-            order = np.lexsort((best, -self.counts.pair_counts[best].astype(np.int64), -values))[:number]
+            order = np.lexsort((best, -self.counts.pair_counts[best].astype(np.int64), -values))[:limit]
             best, values = best[order], values[order]
         return list(
             zip(

@@ -67,9 +67,9 @@ def find_distinct_sentences(texts: Sequence[SourceText]) -> Tuple[List[np.ndarra
             bar.update()
     _, first, inverse = np.unique(digests.view("S16"), return_index=True, return_inverse=True)
     order = np.argsort(first)
-    numbers = np.empty_like(order)
-    numbers[order] = np.arange(len(order))
+    indices = np.empty_like(order)
+    indices[order] = np.arange(len(order))
     starts = np.concatenate([[0], np.cumsum([len(text) for text in texts])])
     text_of_first = np.searchsorted(starts, first[order], side="right") - 1
     places = np.stack([text_of_first, first[order] - starts[text_of_first]], axis=1)
-    return np.split(numbers[inverse], starts[1:-1]), places
+    return np.split(indices[inverse], starts[1:-1]), places

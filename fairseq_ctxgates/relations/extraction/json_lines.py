@@ -55,9 +55,9 @@ def read_tuples(path: Path, text: SourceText) -> Iterator[Optional[List[Relation
     lines = (line for line in parse_lines(path) if line[1].get("split", text.split.name) == text.split.name)
     for row, (line, words) in enumerate(zip_longest(lines, text)):
         if line is None or words is None:
-            number = f"only {row}" if line is None else f"more than {row}"
+            count = f"only {row}" if line is None else f"more than {row}"
             raise UserError(
-                f"{path} has tuples of {number} sentences, but {name} has {len(text)}: give the file for this text"
+                f"{path} has tuples of {count} sentences, but {name} has {len(text)}: give the file for this text"
             )
         place, content = line
         check_words(place, content.get("words"), words, f"{name}, row {row + 1}")
@@ -66,20 +66,20 @@ def read_tuples(path: Path, text: SourceText) -> Iterator[Optional[List[Relation
 
 def parse_lines(path: Path) -> Iterator[Tuple[str, Dict[str, Any]]]:
     """The place (file and line number, for messages) and the JSON object of each line."""
-    number = 0
+    line_number = 0
     try:
         with open_binary(path) as file:
-            for number, line in enumerate(file, 1):
-                content = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+            for line_number, line in enumerate(file, 1):
+                content = json.loads(line.decode("utf-8-sig" if line_number == 1 else "utf-8"))
                 if not isinstance(content, dict) or "tuples" not in content:
                     raise ValueError("a line must be an object with words and tuples")
                 if not content.keys() <= set(KEYS):
                     raise ValueError(f"unknown keys {sorted(content.keys() - set(KEYS))}; a line has {', '.join(KEYS)}")
-                yield f"{path}, line {number}", content
+                yield f"{path}, line {line_number}", content
     # ValueError: also text that is not UTF-8; RecursionError: brackets in brackets in brackets
     except (ValueError, RecursionError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(
-            f"{path}, line {number or 1}: {one_line(error)}; --dump shows the format of the lines"
+            f"{path}, line {line_number or 1}: {one_line(error)}; --dump shows the format of the lines"
         ) from error
 
 

@@ -132,7 +132,7 @@ def _digest(path: Path, content: bytes) -> bytes:
 
 
 class ExtractedTuples:
-    """The tuples of each distinct sentence by its number, read from the files of the finished shards."""
+    """The tuples of each distinct sentence by its index, read from the files of the finished shards."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = paths
@@ -144,8 +144,8 @@ class ExtractedTuples:
             raise UserError(f"{self._paths[shard]} was damaged: run the same command again, which makes it again")
         return lines
 
-    def __getitem__(self, number: int) -> Tuples:
-        shard, line = divmod(int(number), SHARD_SENTENCES)
+    def __getitem__(self, index: int) -> Tuples:
+        shard, line = divmod(int(index), SHARD_SENTENCES)
         return tuples_of_line(self._lines(shard)[line])
 
 
@@ -184,7 +184,7 @@ def extract_distinct_sentences(
         for rows in [places[first : first + SHARD_SENTENCES]]
     ]
     done = [finished_sentences(shard.path) for shard in shards]
-    missing = [shard for shard, number in zip(shards, done) if number < len(shard.places)]
+    missing = [shard for shard, count in zip(shards, done) if count < len(shard.places)]
     if missing and (executor is None or isinstance(executor, ThreadPoolExecutor)):
         print(f"preparing {options.extractor}", file=sys.stderr)
         get_extractor(options, server_options)  # before the progress bar starts to measure time
@@ -229,8 +229,8 @@ def too_many_failures(
         sentences: the number of all
     """
     examples = []
-    for number, row in failed[:EXAMPLES]:
-        split, words = texts[number].split, " ".join(texts[number][row].words)
+    for index, row in failed[:EXAMPLES]:
+        split, words = texts[index].split, " ".join(texts[index][row].words)
         shown = words if len(words) <= 60 else f"{words[:60]}..."
         examples.append(f"{split.data_dir}/{split.name}, row {row + 1}: {shown!r}")
     return (
