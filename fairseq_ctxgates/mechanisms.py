@@ -9,13 +9,13 @@ from typing import List, Set, Tuple, Type
 from fairseq_ctxgates.configuration import as_flag
 from fairseq_ctxgates.context_gates.mechanism import ContextGates
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.inter_sentence.mechanism import InterSentence
+from fairseq_ctxgates.inter_sentence.mechanism import InterSentenceGating
 from fairseq_ctxgates.mechanism import Mechanism
 from fairseq_ctxgates.relations.mechanism import FactualRelations
 from fairseq_ctxgates.smoothing.mechanism import EmbeddingSmoothing
 
 # In the order in which their parts are applied.
-MECHANISMS: Tuple[Type[Mechanism], ...] = (EmbeddingSmoothing, FactualRelations, InterSentence, ContextGates)
+MECHANISMS: Tuple[Type[Mechanism], ...] = (EmbeddingSmoothing, FactualRelations, InterSentenceGating, ContextGates)
 
 _own: List[Type[Mechanism]] = []
 

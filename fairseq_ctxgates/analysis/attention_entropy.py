@@ -39,7 +39,8 @@ from fairseq_ctxgates.analysis.inference import (
 from fairseq_ctxgates.analysis.report import Cell, Result, Table, add_report_options
 from fairseq_ctxgates.data.side_stream import Batch
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.inter_sentence.mechanism import InterSentence
+from fairseq_ctxgates.inter_sentence.gate import ATTENTION
+from fairseq_ctxgates.inter_sentence.mechanism import InterSentenceGating
 from fairseq_ctxgates.mechanism import EncoderInput
 
 if TYPE_CHECKING:
@@ -149,11 +150,11 @@ def summarize(sentences: Sequence[SentenceEntropy]) -> List[EntropySummary]:
     return summaries
 
 
-def inter_sentence(inference: Inference) -> InterSentence:
+def inter_sentence(inference: Inference) -> InterSentenceGating:
     """The mechanism of the model, with its options."""
     model = as_context_model(inference.model)
     assert model is not None
-    return model.mechanism(InterSentence)
+    return model.mechanism(InterSentenceGating)
 
 
 def check_model(inference: Inference) -> None:
@@ -170,8 +171,8 @@ def check_model(inference: Inference) -> None:
 def read_attention(inference: Inference, batch: Batch) -> Dict[int, Tensor]:
     """Attention over the preceding sentences, (heads, batch, target length, their length), by the number of the
     layer."""
-    _, extra = inference.model(**batch["net_input"], returns=("preceding_attention",))
-    weights: Dict[int, Tensor] = extra["preceding_attention"]
+    _, extra = inference.model(**batch["net_input"], returns=(ATTENTION,))
+    weights: Dict[int, Tensor] = extra[ATTENTION]
     return weights
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any, Dict, List, Mapping, Optional
+from dataclasses import replace
+from typing import Dict, List, Mapping, Optional
 
 import numpy as np
 
@@ -20,7 +21,7 @@ class Document:
     def __init__(self) -> None:
         self.series: List[str] = []
         self.rows: List[int] = []
-        self.sentences: Dict[int, Dict[str, Any]] = {}  # the fields of each PageSentence, by its row
+        self.sentences: Dict[int, PageSentence] = {}  # by their rows
 
     def add(self, inference: Inference, model: Measured, args: argparse.Namespace) -> None:
         """Add a model; the first one decides which document it is.
@@ -41,21 +42,24 @@ class Document:
             if row not in saved:
                 continue  # too long for the model
             before = [source[preceding][-longest:] for preceding in stream.source_rows(row)]
-            shown = self.sentences.setdefault(row, {"number": row + 1, "before": [], "values": {}, "attention": {}})
-            shown["source"] = [words[token] for token in source[row].tolist()[:-1]]
-            shown["tokens"] = [target_words[token] for token in target[row].tolist()]
-            shown["values"][model.name] = saved[row].saved.round(4).tolist()
             texts = [[words[token] for token in sentence.tolist()[:-1]] for sentence in before]
-            shown["before"] = max(shown["before"], texts, key=len)  # of the model that reads most
             batch = inference.to_device(dataset.collater([dataset[row]]))
             attention = preceding_attention(inference, batch, list(map(len, before)), len(source[row]))
-            if attention is not None:
-                shown["attention"][model.name] = attention.round(3).tolist()
+            weights = {} if attention is None else {model.name: attention.round(3).tolist()}
+            own_words = [words[token] for token in source[row].tolist()[:-1]]
+            tokens = [target_words[token] for token in target[row].tolist()]
+            shown = self.sentences.get(row, PageSentence(row + 1, [], own_words, tokens, values={}))
+            self.sentences[row] = replace(
+                shown,
+                before=max(shown.before, texts, key=len),  # of the model that reads most
+                values={**shown.values, model.name: saved[row].saved.round(4).tolist()},
+                attention={**shown.attention, **weights},
+            )
 
     def page(self, title: str) -> Page:
         """The page, with the sentences that no model left out."""
         found = [self.sentences[row] for row in self.rows if row in self.sentences]
-        sentences = [PageSentence(**shown) for shown in found if len(shown["values"]) == len(self.series)]
+        sentences = [sentence for sentence in found if len(sentence.values) == len(self.series)]
         bits = [abs(value) for sentence in sentences for values in sentence.values.values() for value in values]
         return Page(
             title=title,

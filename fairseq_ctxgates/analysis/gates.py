@@ -32,6 +32,7 @@ from fairseq_ctxgates.analysis.inference import (
 from fairseq_ctxgates.analysis.options import add_file_option
 from fairseq_ctxgates.analysis.page import Page, PageSentence
 from fairseq_ctxgates.analysis.report import Cell, Result, Table, add_page_option, add_report_options
+from fairseq_ctxgates.context_gates.context_gate import GATES
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE, SOURCE, TARGET
 from fairseq_ctxgates.context_gates.gate_regularized_cross_entropy import gate_hinge, gate_sums
 from fairseq_ctxgates.data.side_stream import Batch
@@ -201,10 +202,10 @@ def read_gates(inference: Inference, batch: Batch) -> Dict[int, Tensor]:
         UserError: the model has no context gates.
     """
     model = as_context_model(inference.model)
-    if model is None or not model.layers_that_return("context_gates"):
+    if model is None or not model.layers_that_return(GATES):
         raise UserError(f"{inference.path} has no context gates: train with --arch rcg_transformer, or --context-gate")
-    _, extra = run_without_attention(inference.model, batch, returns=("context_gates",), features_only=True)
-    gates: Dict[int, Tensor] = extra["context_gates"]
+    _, extra = run_without_attention(inference.model, batch, returns=(GATES,), features_only=True)
+    gates: Dict[int, Tensor] = extra[GATES]
     return gates
 
 

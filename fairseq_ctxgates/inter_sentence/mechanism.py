@@ -57,7 +57,7 @@ class InterSentenceGateConfig(FairseqDataclass):
     )
 
 
-class InterSentence(Mechanism[InterSentenceGateConfig]):
+class InterSentenceGating(Mechanism[InterSentenceGateConfig]):
     """Attention over the preceding source sentence, let into the source context through a gate."""
 
     name = "inter_sentence"
@@ -85,7 +85,7 @@ class InterSentence(Mechanism[InterSentenceGateConfig]):
 
     def sentences(self, encoder_input: EncoderInput) -> Dict[str, FurtherSentences]:
         """The preceding sentences, none under the ablation ``random``."""
-        preceding = preceding_sentences(encoder_input, self.context_size, self.options.inter_sentence_ablation)
+        preceding = sentences_to_encode(encoder_input, self.context_size, self.options.inter_sentence_ablation)
         return {} if self.options.inter_sentence_ablation == "random" else {"preceding": preceding}
 
     def encoding_parts(self, width: int) -> Dict[str, EncodingPart]:
@@ -122,7 +122,7 @@ class InterSentence(Mechanism[InterSentenceGateConfig]):
         return self.options.inter_sentence_ablation == "closed"
 
 
-def preceding_sentences(encoder_input: EncoderInput, context_size: int, ablation: str) -> FurtherSentences:
+def sentences_to_encode(encoder_input: EncoderInput, context_size: int, ablation: str) -> FurtherSentences:
     """The preceding sentences to encode, for a model that reads ``context_size`` of them. With the ablation ``null``
     each source has one, (eos, eos, eos), as before a document's first sentence.
 
