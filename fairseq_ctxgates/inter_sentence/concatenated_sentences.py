@@ -3,21 +3,19 @@
 
 from __future__ import annotations
 
-from typing import AbstractSet, Any, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import AbstractSet, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
-from fairseq.data import Dictionary, FairseqDataset, LanguagePairDataset, data_utils
+from fairseq.data import Dictionary, LanguagePairDataset, data_utils
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from fairseq_ctxgates.data.side_stream import Batch, TargetContext, TaskOptions
 from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.inter_sentence.joined_sentences import JoinedSentences, join
 from fairseq_ctxgates.inter_sentence.preceding_rows import NONE, places_in_documents
 from fairseq_ctxgates.inter_sentence.preceding_stream import PrecedingSentencesConfig, PrecedingStream, is_shifted
 from fairseq_ctxgates.inter_sentence.preceding_translations import PrecedingReferences, PrecedingTranslations
-
-Lengths = Union[int, np.ndarray]
 
 
 class ConcatenatedSentences(PrecedingStream):
@@ -63,14 +61,18 @@ class ConcatenatedSentences(PrecedingStream):
         separator = separator_in(dataset.src_dict, options, "source")
         # The dataset is the one that fairseq has just built for this task: nothing has read its sources yet.
         word = (str(options.concatenate_preceding) if separator != dataset.src_dict.eos() else "", separator)
-        dataset.src = _Joined(dataset.src, self.sentences, self.source_rows, word, task_options.max_source_positions)
+        dataset.src = JoinedSentences(
+            dataset.src, self.sentences, self.source_rows, word, task_options.max_source_positions
+        )
         dataset.src_sizes = dataset.src.sizes(self.source_lengths, self.lengths)
-        self.targets: Optional[_Joined] = None
+        self.targets: Optional[JoinedSentences] = None
         if options.preceding_references and dataset.tgt is None:
             raise UserError("--preceding-references: the split has no target side: binarize it without --only-source")
         if dataset.tgt is not None and options.concatenate_preceding_target:
             word = "", separator_in(dataset.tgt_dict, options, "target")
-            self.targets = _Joined(dataset.tgt, dataset.tgt, self.target_rows, word, task_options.max_target_positions)
+            self.targets = JoinedSentences(
+                dataset.tgt, dataset.tgt, self.target_rows, word, task_options.max_target_positions
+            )
             lengths = np.where(self.contexts == NONE, 0, np.asarray(dataset.tgt_sizes)[self.contexts])
             dataset.tgt_sizes = self.targets.sizes(np.asarray(dataset.tgt_sizes), lengths[:, : self.target_count])
         dataset.sizes = (
@@ -184,7 +186,7 @@ class ConcatenatedSentences(PrecedingStream):
         targets = [target[target.ne(pad)] for target in batch["target"]]
         limit = self.task_options.max_target_positions
         befores = (row[row.ne(pad)] for row in context.tokens(batch, limit))
-        self.join_targets(batch, [_join(before, target, limit) for before, target in zip(befores, targets)])
+        self.join_targets(batch, [join(before, target, limit) for before, target in zip(befores, targets)])
 
     def join_targets(self, batch: Batch, targets: List[Tensor]) -> None:
         """Make these the targets of a batch, each of which ends with the one that the batch has so far."""
@@ -229,7 +231,7 @@ def _without_beginning(target: Tensor, length: int, padding: int) -> Tensor:
 
 
 def separator_in(dictionary: Dictionary, options: PrecedingSentencesConfig, side: str) -> int:
-    """The separator's number in the dictionary of the source or of the target; UserError where it is not in there, or a
+    """The separator as a token of the source's or the target's dictionary; UserError where it is not in there, or a
     symbol that means something else to fairseq."""
     word = options.concatenate_preceding
     separator: int = dictionary.index(word)
@@ -239,72 +241,3 @@ def separator_in(dictionary: Dictionary, options: PrecedingSentencesConfig, side
     if separator == dictionary.unk():
         raise UserError(f"--concatenate-preceding {word}: the {side} dictionary does not have this word; {remedy}")
     return separator
-
-
-class _Joined(Dataset):
-    """Sentences with their preceding ones before them.
-
-    Args:
-        own: the sentences
-        others: what the rows of preceding sentences point to
-        preceding_rows: the rows of the sentences before one, the nearest last
-        separator: what stands after each of them, as text and as token
-        max_positions: the greatest length
-    """
-
-    def __init__(
-        self,
-        own: FairseqDataset,
-        others: Any,
-        preceding_rows: Callable[[int], List[int]],
-        separator: Tuple[str, int],
-        max_positions: int,
-    ) -> None:
-        self.own = own
-        self.others = others
-        self.preceding_rows = preceding_rows
-        self.separator_text, self.separator = separator[0], torch.tensor(separator[1:])
-        self.max_positions = max_positions
-
-    def __len__(self) -> int:
-        return len(self.own)
-
-    def __getitem__(self, index: int) -> Tensor:
-        return _join(self.before(index), self.own[index], self.max_positions)
-
-    def before(self, index: int) -> Tensor:
-        """All that is to be joined before a sentence."""
-        parts = [part for row in self.preceding_rows(index) for part in (self.others[row][:-1], self.separator)]
-        return torch.cat([self.separator[:0], *parts])
-
-    def get_original_text(self, index: int) -> str:
-        """The words, which ``--replace-unk`` reads of ``--dataset-impl raw``. Its alignments do not count the end of
-        sentence, so as a separator it is left out."""
-        own: str = self.own.get_original_text(index)
-        joined: List[str] = []
-        for row in self.preceding(index):
-            joined += [*self.others.get_original_text(row).split(), self.separator_text]
-        return " ".join([*filter(None, joined[-room(self.max_positions, len(self.own[index])) :]), own])
-
-    def preceding(self, index: int) -> List[int]:
-        """The sentences to join before one, the nearest last; none without room for one."""
-        return self.preceding_rows(index) if room(self.max_positions, len(self.own[index])) else []
-
-    def sizes(self, lengths: np.ndarray, preceding_lengths: np.ndarray) -> np.ndarray:
-        """The lengths of all, from those of the sentences and of their preceding ones, (sentences, N), end of sentence
-        included in each, in whose place there is a separator."""
-        added: np.ndarray = np.minimum(preceding_lengths.sum(axis=1), room(self.max_positions, lengths))
-        return lengths + added
-
-
-def room(max_positions: int, lengths: Lengths) -> Lengths:
-    """How many words and separators there is room for before sentences of these lengths: none, or a word and a
-    separator at least."""
-    left = max_positions - lengths
-    return np.where(left < 2, 0, left)
-
-
-def _join(before: Tensor, own: Tensor, max_positions: int) -> Tensor:
-    """What there is room for of the preceding sentences, its end, and a sentence."""
-    length = int(room(max_positions, len(own)))
-    return torch.cat([before[-length:] if length else before[:0], own])

@@ -62,7 +62,7 @@ def year_of_mkl() -> int:
 
 
 def maker_of_processor() -> str:
-    """The x86 processor's name of its maker, such as ``AuthenticAMD``; empty where there is no Linux to say it."""
+    """The maker of an x86 processor, such as ``AuthenticAMD``; empty elsewhere than on Linux."""
     try:
         lines = _PROCESSORS.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
