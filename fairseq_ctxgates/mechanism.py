@@ -115,6 +115,7 @@ class Mechanism(Generic[Options]):
         switch: the option that turns it on; it is off when that is False, None or "none"
         layers_option: the option that lists the decoder layers with its parts, as in ``all``, ``6``, ``1,3-5``, or None
             for the top one; without such an option they are in all
+        layers: the numbers of the decoder layers with its parts, from 1, in ascending order
         initial_options: those that only decide the initial values of parameters, which a trained model does not read
         architectures: the architectures it gives, by backbone and by name, as defaults that differ
         streams: every side stream that it may read; the task has their options
@@ -156,7 +157,7 @@ class Mechanism(Generic[Options]):
 
     def _layers(self) -> Tuple[int, ...]:
         if self.layers_option is None:
-            return parse_layers("all", self.num_layers, "")
+            return tuple(range(1, self.num_layers + 1))
         text = getattr(self.options, self.layers_option)
         return (self.num_layers,) if text is None else parse_layers(text, self.num_layers, as_flag(self.layers_option))
 

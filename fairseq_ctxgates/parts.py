@@ -107,8 +107,8 @@ def embed_words(
     length = 1 + sum(before) if last_only else tokens.size(1)
     tokens = tokens[:, -length:]
     embeddings: Tensor = embed_tokens(tokens.contiguous())
-    for number, part in enumerate(parts, start=1):
-        wanted = min(tokens.size(1), 1 + sum(before[number:])) if last_only else tokens.size(1)
+    for done, part in enumerate(parts, start=1):
+        wanted = min(tokens.size(1), 1 + sum(before[done:])) if last_only else tokens.size(1)
         embeddings = part(embeddings, tokens[:, -embeddings.size(1) :], wanted)
     return embeddings
 
@@ -298,7 +298,7 @@ class RecurrentConnection(RecurrentPart):
 
 
 class DecoderOptions(Protocol):
-    """Of the decoder."""
+    """The decoder's."""
 
     embed_dim: int
     ffn_embed_dim: int

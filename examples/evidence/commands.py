@@ -79,8 +79,8 @@ class CorpusCommands:
         if self._corpus.bpe:
             steps["BPE"] = self._bpe()
         steps["binarizing"] = self._binarizing()
-        for place, stream in enumerate(self._corpus.streams, start=1):
-            steps[f"stream {place}"] = fill(stream, f"corpora.{self._name}.streams", self.names)
+        for number, stream in enumerate(self._corpus.streams, start=1):
+            steps[f"stream {number}"] = fill(stream, f"corpora.{self._name}.streams", self.names)
         return Job(
             self._name,
             [

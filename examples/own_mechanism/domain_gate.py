@@ -48,8 +48,10 @@ class Domains(SideStream[DomainStreamOptions]):
         return cls.name in required
 
     @classmethod
-    def from_interactive_lines(cls, dataset: Any, _: Any, options: Any, task: Any, context_size: int = 1) -> "Domains":
-        return cls([[options.interactive_domain]] * len(dataset), dataset, options, task)
+    def from_interactive_lines(
+        cls, dataset: Any, _: Any, options: Any, task_options: Any, context_size: int = 1
+    ) -> "Domains":
+        return cls([[options.interactive_domain]] * len(dataset), dataset, options, task_options)
 
     def add_to_batch(self, batch: Dict[str, Any]) -> None:
         batch["net_input"]["domain"] = torch.tensor([int(self.rows[row][0]) for row in batch["id"].tolist()])
@@ -89,10 +91,7 @@ class DomainMechanism(Mechanism[DomainOptions]):
 
     name, switch, streams, required_streams = "domain", "domain_gate", (Domains,), ("domain",)
     configs = {TRANSFORMER: DomainOptions, RNNSEARCH: DomainOptions}
-    architectures = {
-        TRANSFORMER: {"domain_transformer": {"domain_gate": True}},
-        RNNSEARCH: {"domain_rnnsearch": {"domain_gate": True}},
-    }
+    architectures = {host: {f"domain_{host}": {"domain_gate": True}} for host in (TRANSFORMER, RNNSEARCH)}
 
     def tensors(self, encoder_input: EncoderInput) -> Dict[str, Tensor]:
         domain = encoder_input.require("domain")

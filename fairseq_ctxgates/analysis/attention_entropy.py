@@ -188,8 +188,8 @@ def attention_by_distance(
         context_size: the number of preceding sentences
 
     Returns:
-        s_d, (batch, number), and H_d in bits with the weights s_d, (batch, number), NaN without such a sentence
-        or no attention to it
+        s_d, (batch, context size), and H_d in bits with the weights s_d, (batch, context size), NaN without such a
+        sentence or no attention to it
     """
     weights = attention.float().mean(dim=0)
     tokens = target_mask.sum(dim=1)

@@ -64,7 +64,7 @@ class Buckets:
         return [first, *between, f">{self.bounds[-1]}"]
 
     def of(self, value: int) -> int:
-        """The index in ``names`` of the bucket that a number is in."""
+        """The index in ``names`` of the bucket that a value is in."""
         return bisect.bisect_left(self.bounds, value)
 
 

@@ -205,9 +205,9 @@ def check_order(files: Sequence[Path], texts: Sequence[Sequence[str]]) -> None:
 
 def _first_hole(nearest_first: Sequence[Sequence[str]]) -> Optional[int]:
     """The number of the first example, from 1, with an empty sentence before a farther one; None if there is none."""
-    for place, sentences in enumerate(zip(*nearest_first), start=1):
+    for number, sentences in enumerate(zip(*nearest_first), start=1):
         if any(farther and not nearer for nearer, farther in zip(sentences, sentences[1:])):
-            return place
+            return number
     return None
 
 
@@ -249,9 +249,9 @@ def _subtitles_before(
         yield [_line(found[langs[0]], line) for line in before], target
 
 
-def _line(lines: Sequence[str], place: int) -> str:
+def _line(lines: Sequence[str], number: int) -> str:
     """A line, counted from 1; "" for a number that no line has."""
-    return lines[place - 1] if 1 <= place <= len(lines) else ""
+    return lines[number - 1] if 1 <= number <= len(lines) else ""
 
 
 def _without_spaces(text: str) -> str:

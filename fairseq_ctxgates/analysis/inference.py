@@ -350,7 +350,7 @@ def check_overrides(args: argparse.Namespace, paths: Sequence[str], reads_lines:
     if not args.model_overrides:
         return
     register_models(args.user_dir)
-    from fairseq_ctxgates.tasks.context_translation import task_options
+    from fairseq_ctxgates.tasks.context_translation import task_option_names
     from fairseq_ctxgates.tasks.model_overrides import refuse_unread_overrides
 
     models, of_tasks = [], set()
@@ -358,5 +358,5 @@ def check_overrides(args: argparse.Namespace, paths: Sequence[str], reads_lines:
         inference = Inference.from_options(args, path)
         models.append(inference.model_options)
         of_tasks.update(inference.config.task)
-    of_tasks &= task_options(has_criterion=False, reads_lines=reads_lines)
+    of_tasks &= task_option_names(has_criterion=False, reads_lines=reads_lines)
     refuse_unread_overrides(args.model_overrides, models, of_tasks)

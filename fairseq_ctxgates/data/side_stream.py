@@ -301,10 +301,10 @@ class SideStream(ABC, Generic[Options]):
         order.
 
         Args:
-            indices: the numbers of the sentences, (sentences,)
+            indices: the rows of the sentences, (sentences,)
 
         Returns:
-            the same numbers, (sentences of the group,) for each group
+            the same rows, (sentences of the group,) for each group
         """
         return None
 

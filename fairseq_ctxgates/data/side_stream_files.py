@@ -108,9 +108,9 @@ def write_side_streams(
     indices = [Path(f"{prefix}.idx") for prefix in streams]
     marks = [Path(f"{prefix}.json") for prefix in streams]
     with atomic_write_group([*data, *indices], marks) as temporaries, ExitStack() as stack:
-        number = len(streams)
+        count = len(streams)
         writers = {
-            prefix: stack.enter_context(closing(SideStreamWriter(prefix, temporaries[place::number], dtype, metadata)))
+            prefix: stack.enter_context(closing(SideStreamWriter(prefix, temporaries[place::count], dtype, metadata)))
             for place, (prefix, metadata) in enumerate(streams.items())
         }
         yield writers

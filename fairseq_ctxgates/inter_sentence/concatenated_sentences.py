@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fairseq_ctxgates.data.side_stream import Batch, TargetContext, TaskOptions
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.inter_sentence.joined_sentences import JoinedSentences, join
+from fairseq_ctxgates.inter_sentence.joined_sentences import JoinedSentences, prepend
 from fairseq_ctxgates.inter_sentence.preceding_rows import NONE, places_in_documents
 from fairseq_ctxgates.inter_sentence.preceding_stream import PrecedingSentencesConfig, PrecedingStream, is_shifted
 from fairseq_ctxgates.inter_sentence.preceding_translations import PrecedingReferences, PrecedingTranslations
@@ -108,25 +108,25 @@ class ConcatenatedSentences(PrecedingStream):
     ) -> None:
         """Raise UserError where the options of the baseline contradict themselves, or what the models are."""
         super().check_models(options, task_options, required)
-        number, target_number = options.concatenate_number, options.concatenate_target_number
+        source_count, target_count = options.concatenate_number, options.concatenate_target_number
         if options.concatenate_preceding is None:
-            if number is not None:
-                raise UserError(f"--concatenate-number {number} needs --concatenate-preceding")
+            if source_count is not None:
+                raise UserError(f"--concatenate-number {source_count} needs --concatenate-preceding")
             if options.concatenate_preceding_target:
                 raise UserError("--concatenate-preceding-target needs --concatenate-preceding, with the separator")
         if not options.concatenate_preceding_target:
-            if target_number is not None:
-                raise UserError(f"--concatenate-target-number {target_number} needs --concatenate-preceding-target")
+            if target_count is not None:
+                raise UserError(f"--concatenate-target-number {target_count} needs --concatenate-preceding-target")
             if options.ignore_preceding_target:
                 raise UserError("--ignore-preceding-target needs --concatenate-preceding-target")
             if options.preceding_references:
                 raise UserError("--preceding-references needs a model trained with --concatenate-preceding-target")
-        if target_number is not None and int(target_number) < 1:
-            raise UserError(f"--concatenate-target-number {target_number}: it must be at least 1")
-        least = 1 if target_number is None else 0
-        if number is not None and int(number) < least:
+        if target_count is not None and int(target_count) < 1:
+            raise UserError(f"--concatenate-target-number {target_count}: it must be at least 1")
+        least = 1 if target_count is None else 0
+        if source_count is not None and int(source_count) < least:
             raise UserError(
-                f"--concatenate-number {number}: it must be at least 1, or 0 with --concatenate-target-number"
+                f"--concatenate-number {source_count}: it must be at least 1, or 0 with --concatenate-target-number"
             )
         if cls.is_wanted(options, required) and cls.name in required:
             raise UserError(
@@ -171,7 +171,7 @@ class ConcatenatedSentences(PrecedingStream):
         if not self.options.concatenate_preceding_target:
             return
         rows = batch["id"].tolist()
-        batch["preceding_rows"] = [[before - self.lines_before for before in self.target_rows(row)] for row in rows]
+        batch["preceding_rows"] = [[other - self.lines_before for other in self.target_rows(row)] for row in rows]
         if self.targets is not None:
             self.join_targets(batch, [self.targets[row] for row in rows])
             if self.options.preceding_references:
@@ -179,14 +179,14 @@ class ConcatenatedSentences(PrecedingStream):
                 batch["preceding_references"] = data_utils.collate_tokens(befores, self.dataset.tgt_dict.pad())
 
     def join_translations(self, batch: Batch, translations: Dict[int, Tensor]) -> None:
-        """Join the preceding ones of these translations of lines, by their numbers, before the targets of a batch."""
+        """Join the preceding ones of these translations of lines, by row, before the targets of a batch."""
         dictionary = self.dataset.tgt_dict
         pad, separator = dictionary.pad(), separator_in(dictionary, self.options, "target")
         context = PrecedingTranslations(separator, pad, self.target_count, translations)
         targets = [target[target.ne(pad)] for target in batch["target"]]
         limit = self.task_options.max_target_positions
-        befores = (row[row.ne(pad)] for row in context.tokens(batch, limit))
-        self.join_targets(batch, [join(before, target, limit) for before, target in zip(befores, targets)])
+        befores = (tokens[tokens.ne(pad)] for tokens in context.tokens(batch, limit))
+        self.join_targets(batch, [prepend(before, target, limit) for before, target in zip(befores, targets)])
 
     def join_targets(self, batch: Batch, targets: List[Tensor]) -> None:
         """Make these the targets of a batch, each of which ends with the one that the batch has so far."""

@@ -28,7 +28,7 @@ class InterSentenceGate(nn.Module):
     sentence's own context.
 
     Args:
-        state_dim: width of q
+        state_dim: width of q; in RNNSearch of s_{t-1} alone
         context_dim: width of c_a, c_b, z and c
         closed: z = 0, whatever is learned (an ablation)
         initial_bias: of b

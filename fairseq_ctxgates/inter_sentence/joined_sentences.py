@@ -42,7 +42,7 @@ class JoinedSentences(Dataset):
         return len(self.own)
 
     def __getitem__(self, index: int) -> Tensor:
-        return join(self.before(index), self.own[index], self.max_positions)
+        return prepend(self.before(index), self.own[index], self.max_positions)
 
     def before(self, index: int) -> Tensor:
         """All that is to be joined before a sentence."""
@@ -76,7 +76,7 @@ def room(max_positions: int, lengths: Lengths) -> Lengths:
     return np.where(left < 2, 0, left)
 
 
-def join(before: Tensor, own: Tensor, max_positions: int) -> Tensor:
+def prepend(before: Tensor, own: Tensor, max_positions: int) -> Tensor:
     """What there is room for of the preceding sentences, its end, and a sentence."""
     length = int(room(max_positions, len(own)))
     return torch.cat([before[-length:] if length else before[:0], own])

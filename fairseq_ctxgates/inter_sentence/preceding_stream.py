@@ -277,7 +277,7 @@ class PrecedingStream(SideStream[PrecedingSentencesConfig]):
         return rows[::-1]
 
     def source_rows(self, row: int) -> List[int]:
-        """Of these the ones whose source is read."""
+        """The preceding sentences of a row whose source is read, of those that :meth:`preceding_rows` gives."""
         return self.preceding_rows(row)
 
 

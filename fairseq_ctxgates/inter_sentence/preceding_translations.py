@@ -38,7 +38,7 @@ class PrecedingReferences:
 
 
 class PrecedingTranslations:
-    """The translations of one pass over the data, by the number of their sentences, as a
+    """The translations of one pass over the data, by the rows of their sentences, as a
     :class:`~fairseq_ctxgates.data.side_stream.TargetContext`.
 
     Args:

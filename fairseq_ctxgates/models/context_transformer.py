@@ -27,10 +27,10 @@ from fairseq_ctxgates.models.decoder_layer import ContextDecoderLayer
 from fairseq_ctxgates.models.mechanism_parts import (
     EncoderOut,
     added_tensors,
+    arranged_encodings,
     embedding_parts,
-    encode_further,
+    encoder_additions,
     encoding_parts,
-    further_encodings,
     is_shared_by_beams,
     single_part,
 )
@@ -100,13 +100,13 @@ class ContextTransformerEncoder(TransformerEncoderBase):
         further sentences ``<name>_out``, (their length, batch, embed dim), and ``<name>_padding_mask``, (batch, their
         length); and tensors as they are."""
         encoder_input = EncoderInput(src_tokens, inputs, self.dictionary)
-        masks, sentences, tensors = further_encodings(self.mechanisms, encoder_input, FAIRSEQ_ENCODER_OUT)
+        masks, sentences, tensors = encoder_additions(self.mechanisms, encoder_input, FAIRSEQ_ENCODER_OUT)
         batches = [tokens for further in sentences.values() for tokens in further.batches(self.padding_idx)]
         is_padded, *are_padded = self.are_padded([src_tokens, *batches])
         encoder_out = self.encode(src_tokens, is_padded, masks, return_all_hiddens, token_embeddings)
         encoded = [self.encode(tokens, padded)["encoder_out"][0] for tokens, padded in zip(batches, are_padded)]
         encodings = [states.transpose(0, 1) for states in encoded]
-        for name, encoding, mask in encode_further(sentences, encodings, self.encoding_parts, self.padding_idx):
+        for name, encoding, mask in arranged_encodings(sentences, encodings, self.encoding_parts, self.padding_idx):
             encoder_out[f"{name}_out"] = [encoding.transpose(0, 1).contiguous()]
             encoder_out[f"{name}_padding_mask"] = [mask]
         return {**encoder_out, **tensors}

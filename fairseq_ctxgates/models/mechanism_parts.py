@@ -25,7 +25,7 @@ def is_shared_by_beams(name: str) -> bool:
     return name.endswith(("_out", "_padding_mask"))
 
 
-def further_encodings(
+def encoder_additions(
     mechanisms: Collection[Mechanism], encoder_input: EncoderInput, own: Collection[str]
 ) -> Tuple[Dict[str, Tensor], Dict[str, FurtherSentences], EncoderOut]:
     """Masks, sentences and tensors that mechanisms add to the encoder, each by name; see :class:`Mechanism`.
@@ -60,7 +60,7 @@ def further_encodings(
     return masks, sentences, tensors
 
 
-def encode_further(
+def arranged_encodings(
     sentences: Mapping[str, FurtherSentences],
     encodings: Sequence[Tensor],
     parts: Parts[EncodingPart],

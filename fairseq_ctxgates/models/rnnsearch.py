@@ -19,10 +19,10 @@ from fairseq_ctxgates.models.context_model import ContextDecoder, ContextModel, 
 from fairseq_ctxgates.models.mechanism_parts import (
     EncoderOut,
     added_tensors,
+    arranged_encodings,
     embedding_parts,
-    encode_further,
+    encoder_additions,
     encoding_parts,
-    further_encodings,
     is_shared_by_beams,
 )
 from fairseq_ctxgates.models.presets import register_presets
@@ -174,7 +174,7 @@ class RNNSearchEncoder(FairseqEncoder):
             for each sentence until :meth:`reorder_encoder_out` makes more.
         """
         encoder_input = EncoderInput(src_tokens, inputs, self.dictionary)
-        masks, sentences, tensors = further_encodings(self.mechanisms, encoder_input, OWN_ENCODER_OUT)
+        masks, sentences, tensors = encoder_additions(self.mechanisms, encoder_input, OWN_ENCODER_OUT)
         if masks:
             raise UserError(f"RNNSearch cannot encode the source under a mask ({', '.join(masks)}): use a Transformer")
         batches = [tokens for further in sentences.values() for tokens in further.batches(self.padding_idx)]
@@ -183,7 +183,7 @@ class RNNSearchEncoder(FairseqEncoder):
             "encoder_out": [source],
             "encoder_padding_mask": [src_tokens.eq(self.padding_idx)],
         }
-        for name, encoding, mask in encode_further(sentences, encodings, self.encoding_parts, self.padding_idx):
+        for name, encoding, mask in arranged_encodings(sentences, encodings, self.encoding_parts, self.padding_idx):
             encoder_out[f"{name}_out"] = [encoding]
             encoder_out[f"{name}_padding_mask"] = [mask]
         encoder_out["first_backward"] = [first[: len(src_tokens), self.hidden_size :]]

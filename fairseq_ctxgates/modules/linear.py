@@ -37,7 +37,7 @@ def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
 def _is_for_onednn(x: Tensor, weight: Tensor) -> bool:
     if _is_compiling() or x.device.type != "cpu" or x.dtype != torch.float32:
         return False
-    rows = x.numel() // x.size(-1)
+    rows = x.shape[:-1].numel()
     if rows < _MIN_ROWS or rows * weight.numel() < _MIN_MULTIPLY_ADDS:
         return False
     return onednn_is_faster() and bool(torch.backends.mkldnn.enabled) and not _is_autocast()  # that is in bfloat16

@@ -263,7 +263,7 @@ class ContextTranslationTask(TranslationTask):
         """
         self._refuse_given(TRANSLATION_OPTIONS, "fairseq-generate")
         # fairseq-validate takes the options of task and criterion from the checkpoint too.
-        self._check_options(task_options(has_criterion=True) | set(cfg))
+        self._check_options(task_option_names(has_criterion=True) | set(cfg))
         self.streams.check_criterion(cfg._name)
         criterion = super().build_criterion(cfg, *others, **kwargs)
         for model in self._models:
@@ -313,7 +313,7 @@ class ContextTranslationTask(TranslationTask):
         self.streams.check(self._trains)
 
 
-def task_options(*, has_criterion: bool, reads_lines: bool = False) -> Set[str]:
+def task_option_names(*, has_criterion: bool, reads_lines: bool = False) -> Set[str]:
     """The names of the task's options that do something in a command that runs a trained model with the checkpoint's
     task; see :meth:`SideStream.options_without_effect`."""
     configs = (TranslationConfig, *(stream.Config for stream in STREAMS))

@@ -23,7 +23,7 @@ from fairseq_ctxgates.mechanism import TRANSFORMER, Mechanism
 from fairseq_ctxgates.mechanisms import register_mechanism
 from fairseq_ctxgates.models.context_transformer import FAIRSEQ_ENCODER_OUT
 from fairseq_ctxgates.models.decoder_layer import ContextDecoderLayer
-from fairseq_ctxgates.models.mechanism_parts import RESERVED, further_encodings
+from fairseq_ctxgates.models.mechanism_parts import RESERVED, encoder_additions
 from fairseq_ctxgates.models.warm_start import warm_start
 from fairseq_ctxgates.parts import Part
 from tests.helpers.models import DICTIONARY, TINY, build_model, make_batch, make_task, save_parameters
@@ -132,7 +132,7 @@ def test_names_that_are_taken(facts: dict[str, Any], message: str, monkeypatch: 
 def test_names_of_an_encoders_output_that_are_taken(what: str, name: str) -> None:
     other = mechanism(switch="other_switch", **{what: lambda self, _: {name: torch.zeros(2)}})(OtherConfig(True), 1)
     with pytest.raises(ValueError, match=f"Other.{what}: the name '{name}' is taken"):
-        further_encodings([other], None, FAIRSEQ_ENCODER_OUT)  # type: ignore[arg-type]
+        encoder_additions([other], None, FAIRSEQ_ENCODER_OUT)  # type: ignore[arg-type]
 
 
 def test_every_argument_of_a_decoder_layer_is_taken() -> None:
@@ -144,7 +144,7 @@ def test_two_mechanisms_may_not_add_the_same() -> None:
     added = {what: lambda self, _: {"one": torch.zeros(2)} for what in ("source_masks", "sentences")}
     others = [mechanism(switch="other_switch", **{what: give})(OtherConfig(True), 1) for what, give in added.items()]
     with pytest.raises(ValueError, match="Other.sentences: the name 'one' is taken"):
-        further_encodings(others, None, FAIRSEQ_ENCODER_OUT)  # type: ignore[arg-type]
+        encoder_additions(others, None, FAIRSEQ_ENCODER_OUT)  # type: ignore[arg-type]
 
 
 # --- warm start

@@ -24,12 +24,13 @@ def imported_rooms(path: Path) -> Set[str]:
     """The rooms that a file imports from."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module is not None:
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0 and node.module is not None, f"{path}: name the package"
             package, *inner = node.module.split(".")
             if package == NAME:
                 found |= {inner[0]} if inner else {alias.name for alias in node.names}
         elif isinstance(node, ast.Import):
-            assert not any(alias.name.startswith(f"{NAME}.") for alias in node.names), f"{path}: use from ... import"
+            assert all(alias.name.split(".")[0] != NAME for alias in node.names), f"{path}: use from ... import"
     return found - {room_of(path)}
 
 

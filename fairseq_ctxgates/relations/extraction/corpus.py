@@ -57,7 +57,7 @@ def find_distinct_sentences(texts: Sequence[SourceText]) -> Tuple[List[np.ndarra
     """Number the distinct sentences of several texts, in the order of their first occurrence.
 
     Returns:
-        for each text the number of each row's sentence, (rows,);
+        for each text the index of each row's sentence, (rows,);
         the text and the row of the first occurrence of each distinct sentence, (sentences, 2)
     """
     digests = np.empty(sum(map(len, texts)), "V16")

@@ -1,6 +1,6 @@
 """Extraction of relation tuples in shards, which are kept until all shards are finished.
 
-A shard is a list of row numbers, and a file for the tuples of their sentences. A worker reads the data by path, so that
+A shard is a list of rows, and a file for the tuples of their sentences. A worker reads the data by path, so that
 no large data are sent to it. A later run goes on with the shards: it makes damaged ones again, and parses the sentences
 once more that the parser failed on.
 """
@@ -64,7 +64,7 @@ class Shard:
     path: file for the result
     splits: splits with the sentences
     fingerprint: digest of the data and the options, see :func:`extraction_fingerprint`
-    places: for each sentence the number of its split and its row, (sentences, 2)
+    places: for each sentence the index of its split and its row, (sentences, 2)
     """
 
     path: Path
