@@ -14,7 +14,7 @@ import threading
 import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any, Iterator, Optional
 
 import pytest
 
@@ -44,9 +44,7 @@ class Cluster:
         scheduler_file = folder / "scheduler.json"
         options = ("--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", scheduler_file)
         self.process = self._start(sys.executable, "dask_scheduler", *options, **environment)
-        self.address: str = wait_for(lambda: scheduler_file.exists() and json.loads(scheduler_file.read_text()))[
-            "address"
-        ]
+        self.address: str = wait_for(lambda: read_address(scheduler_file))
 
     def add_worker(self, preload: str = "", **environment: str) -> subprocess.Popen:
         """Start a worker of one thread, wherein this program runs before it takes shards."""
@@ -73,6 +71,14 @@ class Cluster:
 
         with Client(self.address, set_as_default=False) as client:
             return len(client.nthreads())
+
+
+def read_address(scheduler_file: Path) -> Optional[str]:
+    """The address that a scheduler has written; None before the file is whole, as the scheduler writes it in place."""
+    try:
+        return str(json.loads(scheduler_file.read_text())["address"])
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
 
 
 def wait_for(condition: Any) -> Any:
