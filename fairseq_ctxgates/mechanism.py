@@ -115,7 +115,7 @@ class Mechanism(Generic[Options]):
         switch: the option that turns it on; it is off when that is False, None or "none"
         layers_option: the option that lists the decoder layers with its parts, as in ``all``, ``6``, ``1,3-5``, or None
             for the top one; without such an option they are in all
-        layers: the numbers of the decoder layers with its parts, from 1, in ascending order
+        layers: the numbers of the decoder layers with its parts, from 1 at the bottom, in ascending order
         initial_options: those that only decide the initial values of parameters, which a trained model does not read
         architectures: the architectures it gives, by backbone and by name, as defaults that differ
         streams: every side stream that it may read; the task has their options
@@ -141,7 +141,7 @@ class Mechanism(Generic[Options]):
         self.options = options
         self.num_layers = num_layers
         self.backbone = backbone
-        self.layers = self._layers() if self.is_on else ()  # the decoder layers with its parts, from 1 at the bottom
+        self.layers = self._layers() if self.is_on else ()
         if self.is_on:
             self.check()
 

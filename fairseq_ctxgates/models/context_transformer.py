@@ -124,7 +124,7 @@ class ContextTransformerEncoder(TransformerEncoderBase):
         return_all_hiddens: bool = False,
         token_embeddings: Optional[Tensor] = None,
     ) -> EncoderOut:
-        """Encode sentences, and once more under each mask, by the same layers, as one batch.
+        """Encode sentences, and once more under each mask, by the same layers.
 
         Args:
             src_tokens: (batch, source length)
@@ -137,33 +137,47 @@ class ContextTransformerEncoder(TransformerEncoderBase):
         """
         padding_mask = src_tokens.eq(self.padding_idx)
         x, embedding = self.forward_embedding(src_tokens, token_embeddings)
-        times = 1 + len(masks)
         x = x.masked_fill(padding_mask.unsqueeze(-1), 0).transpose(0, 1)
-        padding_masks = padding_mask if is_padded else None
-        attention_mask = None
-        if masks:
-            x = x.repeat(1, times, 1)
-            padding_masks = None if padding_masks is None else padding_mask.repeat(times, 1)
-            attention_mask = hidden_positions(list(masks.values()), self.attention_heads)
-        states = [x] if return_all_hiddens else []
-        for layer in self.layers:
-            x = layer(x, padding_masks, attention_mask)
-            if return_all_hiddens:
-                states.append(x)
-        if self.layer_norm is not None:
-            x = self.layer_norm(x)
+        x, states = self.run_layers(x, padding_mask if is_padded else None, list(masks.values()), return_all_hiddens)
         # Contiguous, or every product of a decoder layer would copy them.
-        sentence, *masked = (part.contiguous() for part in x.chunk(times, dim=1))
+        sentence, *masked = (part.contiguous() for part in x.chunk(1 + len(masks), dim=1))
         return {
             "encoder_out": [sentence],
             "encoder_padding_mask": [padding_mask],
             "encoder_embedding": [embedding],
-            "encoder_states": [state.chunk(times, dim=1)[0] for state in states],
+            "encoder_states": [state[:, : len(src_tokens)] for state in states],
             "fc_results": [],
             "src_tokens": [],
             "src_lengths": [(~padding_mask).sum(dim=1, keepdim=True, dtype=torch.int32)],
             **{f"{name}_out": [encoding] for name, encoding in zip(masks, masked)},
         }
+
+    def run_layers(
+        self, x: Tensor, padding_mask: Optional[Tensor], masks: Sequence[Tensor], return_all_hiddens: bool
+    ) -> Tuple[Tensor, List[Tensor]]:
+        """Run the layers over sentences, and once more under each mask, as one batch.
+
+        Args:
+            x: the lowest layer's input, (source length, batch, embed dim)
+            padding_mask: (batch, source length), or None without padding
+            masks: (batch, source length, source length) each, true where a position may see another
+
+        Returns:
+            the encodings without a mask and then under each, (source length, (1 + masks) · batch, embed dim), and, if
+            wanted, each layer's input and the last one's output, of the same shape
+        """
+        attention_mask = None
+        if masks:
+            times = 1 + len(masks)
+            x = x.repeat(1, times, 1)
+            padding_mask = None if padding_mask is None else padding_mask.repeat(times, 1)
+            attention_mask = hidden_positions(masks, self.attention_heads)
+        states = [x] if return_all_hiddens else []
+        for layer in self.layers:
+            x = layer(x, padding_mask, attention_mask)
+            if return_all_hiddens:
+                states.append(x)
+        return x if self.layer_norm is None else self.layer_norm(x), states
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
         """Reorder the rows as fairseq's beam search does; other orders are not defined. Beams of one sentence share its
