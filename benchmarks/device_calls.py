@@ -1,6 +1,6 @@
 """What makes a GPU slow, counted on a CPU: how often the host waits for the device, and how many kernels it launches.
 
-    python -m benchmarks.device_calls [--arch rcg_transformer ...] [--json calls.json]
+    python -m benchmarks.device_calls [--arch rcg_transformer ...] [--device cuda] [--json calls.json]
 
 For each architecture, beside stock fairseq's ``transformer`` or ``lstm`` of the same depth: the forward and the
 backward pass of one training step, and one step of beam search. A *wait* is a call whose result decides what the host
@@ -8,6 +8,8 @@ does next: a number read from a tensor, a copy to the host, and an index or a re
 *launch* is a call of an ATen operator that is no view. Both are counts of calls, the same on every machine; they know
 nothing of kernels that a GPU fuses. Dropout, which is one kernel on a GPU and several calls here, is left out. Needs
 torch 2.0 or later.
+
+With ``--device cuda`` a GPU does all that, and both counts are those of its driver, as torch's profiler sees its calls.
 """
 
 from __future__ import annotations
@@ -15,9 +17,12 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+from collections import Counter
+from functools import partial
 from typing import Any, Callable, Collection, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 import torch
+from fairseq import utils
 from fairseq.data import Dictionary, data_utils
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 from fairseq.sequence_generator import SequenceGenerator
@@ -142,11 +147,20 @@ def mark_as_host_tensors(results: Any) -> None:
             result._is_on_host = True  # type: ignore[attr-defined]
 
 
-def count(run: Callable[[], Any]) -> Calls:
+def count_on_cpu(run: Callable[[], Any]) -> Calls:
     """The calls of something that is run."""
     with CopyCounter() as copies, CallCounter() as operators:
         run()
     return Calls(copies.waits + operators.waits, operators.launches)
+
+
+def count_on_gpu(run: Callable[[], Any]) -> Calls:
+    """The calls that something makes of CUDA."""
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        run()
+    calls = Counter(event.name for event in profile.events())
+    return Calls(calls["cudaStreamSynchronize"], sum(calls[name] for name in calls if "LaunchKernel" in name))
 
 
 class Step(NamedTuple):
@@ -198,9 +212,10 @@ def make_batch(dictionary: Dictionary, names: Collection[str], system: System) -
     }
 
 
-def count_step(name: str, layers: int = LAYERS) -> Step:
+def count_step(name: str, layers: int = LAYERS, device: str = "cpu") -> Step:
     """The calls of a system, of an architecture of ours, or of one of fairseq's, with so many decoder layers where it
     has layers."""
+    count = count_on_cpu if device == "cpu" else count_on_gpu
     system = SYSTEMS.get(name, System(name))
     arch = system.arch
     is_fairseqs = arch in ARCHITECTURES
@@ -215,39 +230,42 @@ def count_step(name: str, layers: int = LAYERS) -> Step:
         argparse.Namespace(arch=arch, criterion="", **options)
         if is_fairseqs
         else OmegaConf.create({"_name": arch, **options})
-    )
+    ).to(device)
     loss = "gate_regularized_cross_entropy" if is_gated else "label_smoothed_cross_entropy"
     settings = {"_name": loss, "label_smoothing": 0.1, "sentence_avg": False}
     criterion = task.build_criterion(OmegaConf.create(settings))
     batch = make_batch(task.source_dictionary, getattr(model, "input_names", ()), system)
+    batch = utils.apply_to_sample(lambda tensor: tensor.to(device), batch)
     losses: List[Tensor] = []
     forward = count(lambda: losses.append(criterion(model.train(), batch)[0]))
     backward = count(losses[0].backward)
     # Searches that end at the last step allowed; with one step more, the difference is one step.
-    shorter, longer = (count_search(model, task, batch, steps) for steps in (6, 7))
+    shorter, longer = (count(partial(search, model, task, batch, steps)) for steps in (6, 7))
     decoding = Calls(longer.waits - shorter.waits, longer.launches - shorter.launches)
     return Step(forward, backward, decoding)
 
 
-def count_search(model: Any, task: ContextTranslationTask, batch: Dict[str, Any], steps: int) -> Calls:
-    """The calls of a beam search of so many steps, of the class that the model's task has, by the model as
-    ``fairseq-generate`` prepares it."""
+def search(model: Any, task: ContextTranslationTask, batch: Dict[str, Any], steps: int) -> None:
+    """Beam search of so many steps, by the class that the model's task has and the model as ``fairseq-generate``
+    prepares it."""
     build = ContinuingGenerator if isinstance(model, ContextModel) else SequenceGenerator
     model = copy.deepcopy(model).eval()
     model.make_generation_fast_(need_attn=False)
     generator = build([model], task.target_dictionary, beam_size=2, max_len_a=0, max_len_b=steps, min_len=steps)
-    with torch.no_grad():
-        return count(lambda: generator.generate([model], batch))
+    generator.generate([model], batch)
 
 
 def main() -> None:
     """Print the table, and write it if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arch", nargs="+", help="the architectures and systems (default: all, beside stock's)")
+    parser.add_argument("--device", default="cpu", help="cuda: count the calls of a GPU (default: %(default)s)")
     parser.add_argument("--json", help="also write the figures to this file")
     args = parser.parse_args()
     names = args.arch or [*(name for stock, ours in ARCHITECTURES.items() for name in (stock, *ours)), *SYSTEMS]
-    steps = {name: count_step(name) for name in names}
+    for name in names if args.device != "cpu" else []:
+        count_step(name, device=args.device)  # what is done once, on the first call, does not count
+    steps = {name: count_step(name, device=args.device) for name in names}
     head = ["", *(f"{part}: {what}" for part in Step._fields for what in Calls._fields)]
     print(tabulate([[name, *(figure for calls in step for figure in calls)] for name, step in steps.items()], head))
     if args.json:

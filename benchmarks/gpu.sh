@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What is to be measured on a GPU, in one command. Here, with a network, then there, where there may be none:
-#     benchmarks/gpu.sh prepare TEXTS [WORK]     the corpora of the plans speed.yaml and gpu.yaml, with all streams; and
-#                                                WORK.tar.gz, which has all that the other machine needs of them
+#     benchmarks/gpu.sh prepare TEXTS [WORK]     the corpora of speed.yaml and of PLAN, with all streams; and WORK.tar.gz,
+#                                                which has all that the other machine needs of them
 #     benchmarks/gpu.sh run [WORK] [RESULTS]     the tests of every architecture, speeds beside stock fairseq's, trainings
 # TEXTS holds the folders of the corpora. Each step writes what it found as it ends, and is not run again where that is;
 # the trainings go on where they were. A step that fails does not stop the others. RESULTS.tar has all results so far.
@@ -17,11 +17,12 @@ export PYTHONPATH=$here/..${PYTHONPATH:+:$PYTHONPATH}
 evidence=$here/../examples/evidence
 python=$(command -v "${PYTHON:-python3}")
 python=$(cd "$(dirname "$python")" && pwd)/${python##*/}
+plan=${PLAN:-$evidence/plans/gpu.yaml --jobs 3 --parts gates}
 
 if [ "$1" = prepare ]; then
     work=${3:-.gpu}
-    for plan in speed gpu; do
-        "$python" "$evidence/run.py" "$evidence/plans/$plan.yaml" --prepare --texts "$2" --directory "$work"
+    for options in "$evidence/plans/speed.yaml" "$plan"; do
+        "$python" "$evidence/run.py" $options --prepare --texts "$2" --directory "$work"
     done
     # Without the texts between tokenising and binarizing, and with the records of what has been done.
     (cd "$work" && find corpora -type f \( -path '*/data-bin/*' -o -path '*/text/test.*' -o -path '*/text/train.en' \
@@ -34,6 +35,7 @@ fi
 work=${2:-.gpu} results=${3:-.gpu/results} all=${SECONDS_IN_ALL:-2400} failed=""
 "$python" -c 'import fairseq, pydantic, pytest, sacrebleu' # before any work
 mkdir -p "$results" "$work/bin"
+there=$(cd "$work" && pwd)
 [ -e "$work/corpora" ] || { # which appear when they are whole
     rm -rf "$work/unpacked" && mkdir "$work/unpacked"
     tar -xzf "$work.tar.gz" -C "$work/unpacked" && mv "$work/unpacked/corpora" "$work" && rmdir "$work/unpacked"
@@ -46,6 +48,11 @@ for program in ctxgates=ctxgates fairseq-train=fairseq_cli.train fairseq-generat
     }
 done
 export PATH=$PATH:$(cd "$work/bin" && pwd)
+
+pack() { # RESULTS.tar: what was found, and all that trainings left but their checkpoints
+    tar -cf "$results.tar" --exclude='*.pt' --exclude='./results*' --exclude=./corpora --exclude=./bin \
+        -C "$results" . -C "$there" .
+}
 
 step() { # NAME COMMAND...: run a command that writes RESULTS/NAME, or, with no file of that name, whose output becomes it
     local name=$1 seconds=$((all - SECONDS < ${LIMIT:-300} ? all - SECONDS : ${LIMIT:-300}))
@@ -60,14 +67,18 @@ step() { # NAME COMMAND...: run a command that writes RESULTS/NAME, or, with no 
         [ ! -e "$results/$name" ] || mv "$results/$name" "$results/$name.partial" # so that it is taken again
         echo "== $name failed: see $results/$name.log" && failed+=" $name"
     fi
-    tar -cf "$results.tar" -C "$results" .
+    pack
 }
 
-step tests.txt "$python" -m pytest -q -p no:cacheprovider ${PYTEST_OPTIONS:-} "$here/../tests/models/test_mixed_precision.py"
+step tests.txt "$python" -m pytest -q -p no:cacheprovider ${PYTEST_OPTIONS:-} "$here/../tests/models/test_mixed_precision.py" \
+    "$here/../tests/system/test_gpu_commands.py"
+if "$python" -c 'import torch; raise SystemExit(not torch.cuda.is_available())'; then
+    step device_calls.json "$python" -m benchmarks.device_calls --device cuda --json "$results/device_calls.json"
+fi
 size=${SIZE:---share-all-embeddings --encoder-layers 6 --decoder-layers 6 --encoder-embed-dim 512 --decoder-embed-dim 512
     --encoder-ffn-embed-dim 2048 --decoder-ffn-embed-dim 2048 --encoder-attention-heads 8 --decoder-attention-heads 8}
 architectures=${ARCHITECTURES:-context_transformer rcg_transformer isg_transformer fra_transformer car_transformer}
-for precision in "" --bf16; do
+for precision in --bf16 ""; do
     for arch in $architectures; do
         name=speed.$arch${precision/--/.}.json
         step "$name" "$python" -m benchmarks.transformer_speed "$work/corpora/captions/data-bin" -s en -t de --arch "$arch" --size "$size" \
@@ -75,10 +86,7 @@ for precision in "" --bf16; do
     done
 done
 rm -f "$results/evidence.txt" # what is done, the plan knows
-LIMIT=$all step evidence.txt "$python" "$evidence/run.py" ${PLAN:-$evidence/plans/gpu.yaml --jobs 3 --parts gates} --directory "$work" \
+LIMIT=$all step evidence.txt "$python" "$evidence/run.py" $plan --directory "$work" \
     --minutes $(((all - SECONDS - 30) / 60))
-for table in "$work"/*/table.*; do
-    [ ! -e "$table" ] || cp "$table" "$results/$(basename "$(dirname "$table")").${table##*.}"
-done
-tar -cf "$results.tar" -C "$results" .
+pack
 [ -z "$failed" ] || { echo "== failed:$failed" >&2; exit 1; }

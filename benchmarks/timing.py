@@ -27,15 +27,17 @@ class Work(NamedTuple):
 
 
 class Block(NamedTuple):
-    """What a block took, by the clock and by the time of all processors, in seconds."""
+    """What a block took, by the clock and by the time of all processors, in seconds, and its ``Work``'s count."""
 
     tokens: int
     seconds: float
     processor_seconds: float
+    multiply_adds: int
 
 
 class SystemProcess:
     """A process with one model, as each of fairseq's commands has one: its memory and its allocator are its own.
+    Several make themselves ready at once.
 
     Args:
         device: that the model runs on
@@ -53,19 +55,15 @@ class SystemProcess:
         self._process = context.Process(target=_serve, args=(other_end, build, arguments), daemon=True)
         self._process.start()
         other_end.close()
-        self.multiply_adds: Dict[str, int] = self._receive()
 
     def run(self, what: str) -> Block:
-        """Do a block of work."""
-        self._pipe.send(what)
-        block: Block = self._receive()
-        return block
-
-    def _receive(self) -> Any:
+        """Do a block of work, once the process is ready."""
         try:
-            return self._pipe.recv()
-        except EOFError:
+            self._pipe.send(what)
+            block: Block = self._pipe.recv()
+        except (EOFError, BrokenPipeError):
             sys.exit(f"{self.name}: its process has ended; what it said is above")
+        return block
 
     def __enter__(self) -> SystemProcess:
         return self
@@ -81,7 +79,6 @@ def _serve(pipe: Connection, build: Callable[..., Dict[str, Work]], arguments: A
     """Do the work that the pipe asks for, until it is closed."""
     logging.disable(logging.INFO)
     work = build(*arguments)
-    pipe.send({what: one.multiply_adds for what, one in work.items()})
     while True:
         try:
             what = pipe.recv()
@@ -91,7 +88,8 @@ def _serve(pipe: Connection, build: Callable[..., Dict[str, Work]], arguments: A
         tokens = work[what].run()
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()
-        pipe.send(Block(tokens, time.perf_counter() - start, time.process_time() - processor_start))
+        times = time.perf_counter() - start, time.process_time() - processor_start
+        pipe.send(Block(tokens, *times, work[what].multiply_adds))
 
 
 def noise_of(pairs: Sequence[Mapping[str, Block]]) -> float:
@@ -125,7 +123,7 @@ def compare_speed(
     found = {name: [pair[name] for pair in chosen] for name in (stock.name, ours.name)}
     speeds = {name: [block.tokens / block.seconds for block in of_system] for name, of_system in found.items()}
     ratios = [b / a for a, b in zip(speeds[stock.name], speeds[ours.name])]
-    counts = {system.name: system.multiply_adds[what] for system in (stock, ours)}
+    counts = {name: of_system[0].multiply_adds for name, of_system in found.items()}
     allowed = counts[stock.name] / counts[ours.name] if counts[ours.name] else None
     return {
         "what": what,
@@ -190,11 +188,12 @@ def get_parser(description: str, batches: int) -> argparse.ArgumentParser:
 
 def report(results: List[Dict[str, Any]], args: argparse.Namespace, size: str) -> None:
     """Print the results and write those of a quiet machine to ``--json``; SystemExit if there are others."""
-    print(f"torch {torch.__version__}, {args.device}, {args.threads or torch.get_num_threads()} threads, {size}")
+    device = args.device if args.device == "cpu" else torch.cuda.get_device_name(args.device)
+    print(f"torch {torch.__version__}, {device}, {args.threads or torch.get_num_threads()} threads, {size}")
     print_table(results)
     quiet = [result for result in results if result["noise"] <= MAX_NOISE]
     if args.json and quiet:
-        content = {"torch": torch.__version__, "device": args.device, "size": size, "results": quiet}
+        content = {"torch": torch.__version__, "device": device, "size": size, "results": quiet}
         with open(args.json, "w", encoding="utf-8") as stream:
             json.dump(content, stream, indent=2)
             stream.write("\n")

@@ -45,6 +45,7 @@ SIZE = (
     "--decoder-ffn-embed-dim 512 --encoder-attention-heads 4 --decoder-attention-heads 4 --dropout 0.3 "
     "--share-all-embeddings"
 )
+STOCK = ["--arch", "transformer", "--criterion", "label_smoothed_cross_entropy"]
 Batch = Dict[str, Any]
 
 
@@ -162,23 +163,24 @@ def work_of(system: System, batches: List[List[Batch]], args: Namespace) -> Dict
     }
 
 
-def build_ours(args: Namespace, batches_path: str) -> Dict[str, Work]:
-    """The work of ``--arch``. Its batches, which have side streams, are written to a file."""
-    gated = args.arch.startswith("rcg_")
-    own = ["--criterion", "gate_regularized_cross_entropy" if gated else "label_smoothed_cross_entropy"]
-    own += ["--load-gate-labels"] if gated else []
-    system = build_system(args.arch, ["--task", "context_translation", "--arch", args.arch, *own], args)
+def arguments_of(arch: str) -> List[str]:
+    """Arguments of fairseq-train for an architecture of ours."""
+    gated = arch.startswith("rcg_")
+    criterion = "gate_regularized_cross_entropy" if gated else "label_smoothed_cross_entropy"
+    streams = ["--load-gate-labels"] if gated else []
+    return ["--task", "context_translation", "--arch", arch, "--criterion", criterion, *streams]
+
+
+def write_batches(args: Namespace, path: str) -> None:
+    """Write the batches of both models, which have the side streams of ``--arch``, to a file."""
+    system = build_system(args.arch, arguments_of(args.arch), args)  # a task loads what its model reads
     system.task.load_dataset("train")
-    batches = first_batches(system.task, args)
-    torch.save(batches, batches_path)
-    return work_of(system, batches, args)
+    torch.save(first_batches(system.task, args), path)
 
 
-def build_stock(args: Namespace, batches_path: str) -> Dict[str, Work]:
-    """The work of stock fairseq's transformer, on the batches in a file."""
-    arguments = ["--arch", "transformer", "--criterion", "label_smoothed_cross_entropy"]
-    system = build_system("transformer", arguments, args)
-    return work_of(system, torch.load(batches_path), args)
+def build(name: str, arguments: List[str], args: Namespace, batches_path: str) -> Dict[str, Work]:
+    """The work of a model, on the batches in a file."""
+    return work_of(build_system(name, arguments, args), torch.load(batches_path), args)
 
 
 def main() -> None:
@@ -190,8 +192,9 @@ def main() -> None:
     args = parser.parse_args()
     with TemporaryDirectory() as folder:
         batches = str(Path(folder, "batches.pt"))
-        with SystemProcess(args.arch, args.device, build_ours, args, batches) as ours:
-            with SystemProcess("transformer", args.device, build_stock, args, batches) as stock:
+        write_batches(args, batches)
+        with SystemProcess(args.arch, args.device, build, args.arch, arguments_of(args.arch), args, batches) as ours:
+            with SystemProcess("transformer", args.device, build, "transformer", STOCK, args, batches) as stock:
                 results = [
                     compare_speed(what, stock, ours, args.blocks, args.patience) for what in ("training", "decoding")
                 ]

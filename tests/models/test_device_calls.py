@@ -60,4 +60,4 @@ def test_counting() -> None:
         (lambda: torch.tensor(2.0).item()): (0, 0),  # never was on a device
     }
     for run, calls in expected.items():
-        assert device_calls.count(run) == calls
+        assert device_calls.count_on_cpu(run) == calls

@@ -117,12 +117,12 @@ class FakeSystem:
     """A model whose blocks of 100 tokens take these seconds."""
 
     def __init__(self, name: str, seconds: list[float]) -> None:
-        self.name, self.multiply_adds = name, {"training": 1}
+        self.name = name
         self._seconds = iter([9.0, *seconds])  # the first warms up
 
     def run(self, what: str) -> timing.Block:
         seconds = next(self._seconds)
-        return timing.Block(100, seconds, 2 * seconds)
+        return timing.Block(100, seconds, 2 * seconds, 1)
 
 
 def test_a_quiet_moment_is_waited_for() -> None:
