@@ -6,7 +6,7 @@
 # TEXTS holds the folders of the corpora. Each step writes what it found as it ends, and is not run again where that is;
 # the trainings go on where they were. A step that fails does not stop the others. RESULTS.tar has all results so far.
 # From the environment: PYTHON, which has fairseq, pytest and the extra `evidence`; SECONDS_IN_ALL (default: 2400), and
-# LIMIT, after how many of them a test run or the speeds of an architecture are given up (default: 300); SIZE,
+# LIMIT, after how many of them the tests, the counts or the speeds in one precision are given up (default: 500); SIZE,
 # fairseq-train's options for the size and what embeddings share (default: the base size, all); ARCHITECTURES (default:
 # one with each mechanism); SPEED_OPTIONS, more options of transformer_speed; PYTEST_OPTIONS; PLAN, the options of
 # examples/evidence/run.py (default: context gates of plans/gpu.yaml, three trainings at once).
@@ -55,7 +55,7 @@ pack() { # RESULTS.tar: what was found, and all that trainings left but their ch
 }
 
 step() { # NAME COMMAND...: run a command that writes RESULTS/NAME, or, with no file of that name, whose output becomes it
-    local name=$1 seconds=$((all - SECONDS < ${LIMIT:-300} ? all - SECONDS : ${LIMIT:-300}))
+    local name=$1 seconds=$((all - SECONDS < ${LIMIT:-500} ? all - SECONDS : ${LIMIT:-500}))
     shift
     [ ! -e "$results/$name" ] || return 0
     echo "== $name"
@@ -79,11 +79,9 @@ size=${SIZE:---share-all-embeddings --encoder-layers 6 --decoder-layers 6 --enco
     --encoder-ffn-embed-dim 2048 --decoder-ffn-embed-dim 2048 --encoder-attention-heads 8 --decoder-attention-heads 8}
 architectures=${ARCHITECTURES:-context_transformer rcg_transformer isg_transformer fra_transformer car_transformer}
 for precision in --bf16 ""; do
-    for arch in $architectures; do
-        name=speed.$arch${precision/--/.}.json
-        step "$name" "$python" -m benchmarks.transformer_speed "$work/corpora/captions/data-bin" -s en -t de --arch "$arch" --size "$size" \
-            --json "$results/$name" $precision ${SPEED_OPTIONS:---batches 20 --patience 20}
-    done
+    name=speed${precision/--/.}.json
+    step "$name" "$python" -m benchmarks.transformer_speed "$work/corpora/captions/data-bin" -s en -t de --arch $architectures \
+        --size "$size" --json "$results/$name" $precision ${SPEED_OPTIONS:---batches 20 --blocks 5 --patience 10}
 done
 rm -f "$results/evidence.txt" # what is done, the plan knows
 LIMIT=$all step evidence.txt "$python" "$evidence/run.py" $plan --directory "$work" \

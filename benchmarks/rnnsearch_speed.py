@@ -9,7 +9,7 @@ products in ``lstm``) does not count as multiply-adds.
 
 from argparse import Namespace
 from itertools import chain
-from typing import Any, Dict, List
+from typing import Any, Dict, Iterator, List
 
 from fairseq import tasks
 
@@ -57,11 +57,12 @@ def build(name: str, args: Namespace) -> Dict[str, Work]:
     return work_of(system, batches, args)
 
 
-def compare_pair(args: Namespace, first: str, second: str) -> List[Dict[str, Any]]:
+def compare_pair(args: Namespace, first: str, second: str) -> Iterator[Dict[str, Any]]:
     """The speeds of training and decoding of two systems."""
     with SystemProcess(first, args.device, build, first, args) as one:
         with SystemProcess(second, args.device, build, second, args) as other:
-            return [compare_speed(what, one, other, args.blocks, args.patience) for what in ("training", "decoding")]
+            for what in ("training", "decoding"):
+                yield compare_speed(what, one, other, args.blocks, args.patience)
 
 
 def main() -> None:
@@ -77,7 +78,7 @@ def main() -> None:
     args.size += f"--decoder-embed-dim {args.embed_dim} --decoder-hidden-size {args.hidden_size} --dropout 0.1 "
     args.size += "--criterion label_smoothed_cross_entropy"
     pairs = [pair for pair in PAIRS if args.models is None or pair[1] in args.models]
-    results = [result for first, second in pairs for result in compare_pair(args, first, second)]
+    results = (result for first, second in pairs for result in compare_pair(args, first, second))
     size = f"embedding {args.embed_dim}, hidden {args.hidden_size}, {args.max_tokens} tokens a batch, beam {args.beam}"
     report(results, args, size)
 

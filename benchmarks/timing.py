@@ -10,11 +10,14 @@ import statistics
 import sys
 import time
 from multiprocessing.connection import Connection
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Type
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Type
 
 import torch
 from tqdm import tqdm
+
+from fairseq_ctxgates.files import atomic_write
 
 MAX_NOISE = 0.1  # the largest difference between the speeds of blocks that do the same work
 
@@ -142,20 +145,21 @@ def compare_speed(
     }
 
 
-def print_table(results: List[Dict[str, Any]]) -> None:
-    """Print the results as a Markdown table."""
-    header = ["", "model", "beside", "tok/s", "beside tok/s", "ratio (min-max)", "by processor time", "noise"]
-    header += ["allowed by count", "ratio / allowed"]
-    print("| " + " | ".join(header) + " |")
-    print("|" + " --- |" * len(header))
-    for result in results:
-        (beside, beside_speed), (name, speed) = result["tokens_per_second"].items()
-        print(
-            f"| {result['what']} | {name} | {beside} | {speed:.0f} | {beside_speed:.0f} "
-            f"| {result['ratio']:.3f} ({result['ratio_min']:.3f}-{result['ratio_max']:.3f}) "
-            f"| {result['ratio_by_processor_time']:.3f} | {result['noise']:.1%} "
-            "| " + " | ".join(_or_nothing(result[key]) for key in ("allowed_by_count", "of_allowed")) + " |"
-        )
+COLUMNS = (
+    *("", "model", "beside", "tok/s", "beside tok/s", "ratio (min-max)", "by processor time", "noise"),
+    *("allowed by count", "ratio / allowed"),
+)
+
+
+def row_of(result: Mapping[str, Any]) -> str:
+    """A result as a row of a Markdown table."""
+    (beside, beside_speed), (name, speed) = result["tokens_per_second"].items()
+    return (
+        f"| {result['what']} | {name} | {beside} | {speed:.0f} | {beside_speed:.0f} "
+        f"| {result['ratio']:.3f} ({result['ratio_min']:.3f}-{result['ratio_max']:.3f}) "
+        f"| {result['ratio_by_processor_time']:.3f} | {result['noise']:.1%} "
+        "| " + " | ".join(_or_nothing(result[key]) for key in ("allowed_by_count", "of_allowed")) + " |"
+    )
 
 
 def _or_nothing(ratio: Optional[float]) -> str:
@@ -169,7 +173,7 @@ def get_parser(description: str, batches: int) -> argparse.ArgumentParser:
     parser.add_argument("-s", "--source-lang", required=True)
     parser.add_argument("-t", "--target-lang", required=True)
     parser.add_argument("--max-tokens", type=int, default=4096, help="tokens a batch in training")
-    parser.add_argument("--batches", type=int, default=batches, help="batches a block")
+    parser.add_argument("--batches", type=int, default=batches, help="batches a block of training; of decoding a fifth")
     parser.add_argument("--blocks", type=int, default=9, help="consecutive blocks that count (default: %(default)s)")
     parser.add_argument(
         "--patience",
@@ -186,18 +190,22 @@ def get_parser(description: str, batches: int) -> argparse.ArgumentParser:
     return parser
 
 
-def report(results: List[Dict[str, Any]], args: argparse.Namespace, size: str) -> None:
-    """Print the results and write those of a quiet machine to ``--json``; SystemExit if there are others."""
+def report(results: Iterable[Dict[str, Any]], args: argparse.Namespace, size: str) -> None:
+    """Print each result as it is found, and write those of a quiet machine to ``--json``; SystemExit if there are
+    others."""
     device = args.device if args.device == "cpu" else torch.cuda.get_device_name(args.device)
     print(f"torch {torch.__version__}, {device}, {args.threads or torch.get_num_threads()} threads, {size}")
-    print_table(results)
-    quiet = [result for result in results if result["noise"] <= MAX_NOISE]
-    if args.json and quiet:
-        content = {"torch": torch.__version__, "device": device, "size": size, "results": quiet}
-        with open(args.json, "w", encoding="utf-8") as stream:
-            json.dump(content, stream, indent=2)
-            stream.write("\n")
-    noisy = [result for result in results if result["noise"] > MAX_NOISE]
+    print("| " + " | ".join(COLUMNS) + " |")
+    print("|" + " --- |" * len(COLUMNS), flush=True)
+    quiet: List[Dict[str, Any]] = []
+    noisy: List[Dict[str, Any]] = []
+    for result in results:
+        print(row_of(result), flush=True)
+        (quiet if result["noise"] <= MAX_NOISE else noisy).append(result)
+        if args.json and quiet:
+            content = {"torch": torch.__version__, "device": device, "size": size, "results": quiet}
+            with atomic_write(Path(args.json)) as temporary:
+                temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     if noisy:
         names = ", ".join(f"{result['what']} of {list(result['tokens_per_second'])[1]}" for result in noisy)
         noise = max(result["noise"] for result in noisy)

@@ -1,6 +1,6 @@
-"""Training and decoding speed of a context architecture beside stock fairseq's ``transformer`` of the same size.
+"""Training and decoding speed of context architectures beside stock fairseq's ``transformer`` of the same size.
 
-    python -m benchmarks.transformer_speed data-bin/X -s de -t en [--arch rcg_transformer] [--json speed.json]
+    python -m benchmarks.transformer_speed data-bin/X -s de -t en [--arch rcg_transformer ...] [--json speed.json]
 
 Each model runs in a process of its own, as its command would, over the same batches, in turns of several batches each
 (a block), and decodes as ``fairseq-generate`` prepares it. So on a CPU ours keeps the memory that it frees, and stock
@@ -11,11 +11,14 @@ the machine was not quiet: the script says so, does not write that figure, and e
 
 ``torch.utils.flop_counter`` counts those of one batch's matrix products, including padding (but not that of preceding
 sentences), the output layer, and both passes of an encoder that reads relations. A training step counts as three
-forward passes. torch before 2.3 has no such counter, and nothing is said there of what the count allows.
+forward passes. torch before 2.3 has no such counter, and a GPU's kernels have no counts: nothing is said there of what
+the count allows.
 """
 
 import copy
+import math
 from argparse import Namespace
+from contextlib import ExitStack
 from functools import partial
 from importlib.util import find_spec
 from itertools import islice
@@ -81,7 +84,7 @@ def build_system(name: str, arguments: List[str], args: Namespace) -> System:
 def first_batches(task: Any, args: Namespace) -> List[List[Batch]]:
     """The first shuffled batches of the training split, for training and for decoding, with the side streams that the
     task has loaded."""
-    sizes = (args.batches, args.max_tokens), (1, args.max_tokens // args.beam)
+    sizes = (args.batches, args.max_tokens), (math.ceil(args.batches / 5), args.max_tokens // args.beam)
     options = {"required_batch_size_multiple": 8, "seed": 1, "disable_iterator_cache": True}  # of another size
     iterators = (task.get_batch_iterator(task.dataset("train"), max_tokens=tokens, **options) for _, tokens in sizes)
     return [list(islice(iterator.next_epoch_itr(), count)) for iterator, (count, _) in zip(iterators, sizes)]
@@ -144,15 +147,18 @@ def forward(system: System, batch: Batch) -> None:
 
 
 def work_of(system: System, batches: List[List[Batch]], args: Namespace) -> Dict[str, Work]:
-    """What a system is timed at, on batches for training and for decoding. What is counted is counted on the CPU: not
-    every kernel of a GPU has a count."""
+    """What a system is timed at, on batches for training and for decoding."""
     searched = copy.deepcopy(system.model)
     searched.make_generation_fast_(need_attn=False)  # as fairseq-generate prepares it, which could not be trained then
     decode_all = partial(decode, system._replace(model=searched), beam=args.beam, length=args.length)
     for_training, for_decoding = ([without_padding(batch) for batch in some] for some in batches)
     counts = (
-        sum(3 * multiply_adds(partial(forward, system, batch)) for batch in for_training),
-        multiply_adds(partial(decode_all, for_decoding)),
+        (
+            sum(3 * multiply_adds(partial(forward, system, batch)) for batch in for_training),
+            multiply_adds(partial(decode_all, for_decoding)),
+        )
+        if args.device == "cpu"
+        else (0, 0)
     )
     for model in (system.model, searched):
         model.to(args.device, torch.bfloat16 if args.bf16 else torch.float32)
@@ -171,34 +177,45 @@ def arguments_of(arch: str) -> List[str]:
     return ["--task", "context_translation", "--arch", arch, "--criterion", criterion, *streams]
 
 
-def write_batches(args: Namespace, path: str) -> None:
-    """Write the batches of both models, which have the side streams of ``--arch``, to a file."""
-    system = build_system(args.arch, arguments_of(args.arch), args)  # a task loads what its model reads
-    system.task.load_dataset("train")
-    torch.save(first_batches(system.task, args), path)
-
-
 def build(name: str, arguments: List[str], args: Namespace, batches_path: str) -> Dict[str, Work]:
     """The work of a model, on the batches in a file."""
     return work_of(build_system(name, arguments, args), torch.load(batches_path), args)
 
 
+def start_pair(arch: str, args: Namespace, path: str, stack: ExitStack) -> List[SystemProcess]:
+    """Stock's model and that of an architecture of ours, each in its process. Both take the same batches, which have
+    the side streams of the latter, from a file that this makes."""
+    ours = arguments_of(arch)
+    system = build_system(arch, ours, args)  # a task loads what its model reads
+    system.task.load_dataset("train")
+    torch.save(first_batches(system.task, args), path)
+    return [
+        stack.enter_context(SystemProcess(name, args.device, build, name, arguments, args, path))
+        for name, arguments in (("transformer", STOCK), (arch, ours))
+    ]
+
+
 def main() -> None:
-    """Build both systems, compare them, print and store the results."""
+    """Build all systems, compare each with stock's, print and store the results."""
     parser = get_parser(__doc__, batches=3)
-    parser.add_argument("--arch", default="rcg_transformer", help="architecture beside stock (default: %(default)s)")
+    parser.add_argument(
+        "--arch",
+        nargs="+",
+        default=["rcg_transformer"],
+        help="architectures, each of which is compared with stock (default: rcg_transformer)",
+    )
     parser.add_argument("--bf16", action="store_true", help="parameters of both models in bfloat16")
     parser.add_argument("--size", default=SIZE, help="fairseq-train options of both models (default: %(default)s)")
     args = parser.parse_args()
-    with TemporaryDirectory() as folder:
-        batches = str(Path(folder, "batches.pt"))
-        write_batches(args, batches)
-        with SystemProcess(args.arch, args.device, build, args.arch, arguments_of(args.arch), args, batches) as ours:
-            with SystemProcess("transformer", args.device, build, "transformer", STOCK, args, batches) as stock:
-                results = [
-                    compare_speed(what, stock, ours, args.blocks, args.patience) for what in ("training", "decoding")
-                ]
-    report(results, args, f"{args.size}{' in bfloat16' * args.bf16}")
+    with ExitStack() as stack:
+        folder = stack.enter_context(TemporaryDirectory())
+        pairs = [start_pair(arch, args, str(Path(folder, arch)), stack) for arch in args.arch]
+        results = (
+            compare_speed(what, stock, ours, args.blocks, args.patience)
+            for stock, ours in pairs
+            for what in ("training", "decoding")
+        )
+        report(results, args, f"{args.size}{' in bfloat16' * args.bf16}")
 
 
 if __name__ == "__main__":

@@ -130,6 +130,14 @@ def float64(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def without_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuDNN does not round float32 in recurrent networks and convolutions, as torch lets it."""
+    import torch
+
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
+@pytest.fixture
 def no_grad() -> Iterator[None]:
     import torch
 

@@ -21,6 +21,8 @@ from fairseq_ctxgates.models.context_model import ContextModel
 from fairseq_ctxgates.modules.interpolation import interpolate
 from tests.helpers.models import DICTIONARY, PAD, make_batch, make_side_inputs, make_task
 
+pytestmark = pytest.mark.usefixtures("without_tf32")
+
 
 class Precision(NamedTuple):
     """``tolerance``: of the loss, relative to that in float32 on the CPU; ``of_a_word``: of its log-probability."""

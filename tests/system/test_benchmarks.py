@@ -32,7 +32,7 @@ def test_both_models_run_the_same_batches(
     data = binarize(tmp_path / "data", {"train": make_pairs(40, seed=1)}, "de", "en", joined=True)
     options = f"{data} -s de -t en --arch context_transformer --blocks 2 --batches 1 --max-tokens 200 --length 3"
     found: list[list[dict[str, Any]]] = []
-    monkeypatch.setattr(transformer_speed, "report", lambda results, *_: found.append(results))
+    monkeypatch.setattr(transformer_speed, "report", lambda results, *_: found.append(list(results)))
     monkeypatch.setattr(sys, "argv", ["transformer_speed.py", *options.split(), "--size", TINY, "--device", "cpu"])
     transformer_speed.main()
     (results,) = found
@@ -89,15 +89,16 @@ def test_what_is_measured_on_a_gpu(tmp_path: Path, warm_python: WarmPython) -> N
         assert done.returncode == 0, done.stdout
         return done.stdout
 
-    assert run().count("==") == 6
-    for name in ("speed.rcg_transformer.json", "speed.fra_transformer.bf16.json"):
+    assert run().count("==") == 4
+    for name in ("speed.json", "speed.bf16.json"):
         found = json.loads((tmp_path / "results" / name).read_text())
-        assert [result["what"] for result in found["results"]] == ["training", "decoding"]
+        assert [result["what"] for result in found["results"]] == 2 * ["training", "decoding"]
+        assert list(found["results"][2]["tokens_per_second"]) == ["transformer", "fra_transformer"]
         assert ("bfloat16" in found["size"]) == ("bf16" in name)
     assert "fairseq-train" in (tmp_path / "results" / "evidence.txt").read_text()
     assert "1 passed" in (tmp_path / "results" / "tests.txt").read_text()
     with tarfile.open(tmp_path / "results.tar") as archive:
-        assert "./speed.rcg_transformer.json" in archive.getnames()
+        assert "./speed.json" in archive.getnames()
     assert run() == "== evidence.txt\n"
 
 
