@@ -3,12 +3,14 @@ GPU only what needs none runs; ``benchmarks/gpu.sh`` runs all of it where there 
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Sequence
+from typing import Any, Iterator, Sequence
 
 import pytest
 import torch
 
+from fairseq_ctxgates import analysis
 from fairseq_ctxgates.commands.preceding_sentences import main as preceding_sentences
 from fairseq_ctxgates.relations.stream import pack_tuples
 from tests.helpers.corpus import binarize
@@ -23,6 +25,7 @@ from tests.helpers.fairseq_commands import (
     logged,
     make_pairs,
     run,
+    train,
     train_losses,
     validate,
     write_gate_labels,
@@ -61,6 +64,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return data
 
 
+@pytest.fixture(scope="module")
+def checkpoint(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Transformer with all mechanisms."""
+    folder = tmp_path_factory.mktemp("analysed")
+    train(data, folder, *SYSTEMS["transformer"], "--max-epoch", 1)
+    return folder / "checkpoint_last.pt"
+
+
 @pytest.mark.parametrize("precision", PRECISIONS, ids=lambda options: "".join(options) or "float32")
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_training_and_translation(data: Path, tmp_path: Path, system: str, precision: Sequence[str]) -> None:
@@ -79,3 +90,28 @@ def test_training_and_translation(data: Path, tmp_path: Path, system: str, preci
     assert found.keys() == set(range(SENTENCES["test"]))
     if not half:
         check_same_translations(found, generate(data, checkpoint))
+
+
+@needs_gpu
+@pytest.mark.parametrize("what", ["attention-entropy", "cxmi", "gates", "relations"])
+def test_an_analysis(data: Path, checkpoint: Path, tmp_path: Path, what: str) -> None:
+    """It finds on the GPU what it finds on the CPU."""
+    found = []
+    for device in ([], ["--cpu"]):
+        report = tmp_path / "report.json"
+        model = ["--path", str(checkpoint), "--gen-subset", "valid"]
+        analysis.main([what, str(data), *model, "--json", str(report), *device])
+        found.append(list(leaves(json.loads(report.read_text()))))
+    assert len(found[0]) > 3
+    for on_gpu, on_cpu in zip(*found):
+        assert on_gpu == (pytest.approx(on_cpu, abs=1e-4) if isinstance(on_cpu, float) else on_cpu)
+    assert len(found[0]) == len(found[1])
+
+
+def leaves(content: Any) -> Iterator[Any]:
+    """The numbers and strings of what was read from a JSON file."""
+    if isinstance(content, (dict, list)):
+        for part in content.values() if isinstance(content, dict) else content:
+            yield from leaves(part)
+    else:
+        yield content
