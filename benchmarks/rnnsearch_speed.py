@@ -61,6 +61,8 @@ def compare_pair(args: Namespace, first: str, second: str) -> Iterator[Dict[str,
     """The speeds of training and decoding of two systems."""
     with SystemProcess(first, args.device, build, first, args) as one:
         with SystemProcess(second, args.device, build, second, args) as other:
+            for system in (one, other):
+                system.wait()
             for what in ("training", "decoding"):
                 yield compare_speed(what, one, other, args.blocks, args.patience)
 

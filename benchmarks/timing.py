@@ -59,14 +59,21 @@ class SystemProcess:
         self._process.start()
         other_end.close()
 
+    def wait(self) -> None:
+        """Wait until the process is ready: once, and before any process does what is timed."""
+        self._receive()
+
     def run(self, what: str) -> Block:
-        """Do a block of work, once the process is ready."""
-        try:
-            self._pipe.send(what)
-            block: Block = self._pipe.recv()
-        except (EOFError, BrokenPipeError):
-            sys.exit(f"{self.name}: its process has ended; what it said is above")
+        """Do a block of work."""
+        self._pipe.send(what)
+        block: Block = self._receive()
         return block
+
+    def _receive(self) -> Any:
+        try:
+            return self._pipe.recv()
+        except EOFError:
+            sys.exit(f"{self.name}: its process has ended; what it said is above")
 
     def __enter__(self) -> SystemProcess:
         return self
@@ -82,6 +89,7 @@ def _serve(pipe: Connection, build: Callable[..., Dict[str, Work]], arguments: A
     """Do the work that the pipe asks for, until it is closed."""
     logging.disable(logging.INFO)
     work = build(*arguments)
+    pipe.send("ready")
     while True:
         try:
             what = pipe.recv()

@@ -21,7 +21,7 @@ from argparse import Namespace
 from contextlib import ExitStack
 from functools import partial
 from importlib.util import find_spec
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Callable, Dict, List, NamedTuple
@@ -210,6 +210,8 @@ def main() -> None:
     with ExitStack() as stack:
         folder = stack.enter_context(TemporaryDirectory())
         pairs = [start_pair(arch, args, str(Path(folder, arch)), stack) for arch in args.arch]
+        for system in chain(*pairs):
+            system.wait()
         results = (
             compare_speed(what, stock, ours, args.blocks, args.patience)
             for stock, ours in pairs
