@@ -6,12 +6,12 @@
 # TEXTS holds the folders of the corpora. Each step writes what it found as it ends, and is not run again where that is;
 # the trainings go on where they were. A step that fails does not stop the others. RESULTS.tar has all results so far.
 # From the environment: PYTHON, which has fairseq, pytest and the extra `evidence`; SECONDS_IN_ALL (default: 2400), and
-# LIMIT, after how many of them the tests, the counts or the speeds in one precision are given up (default: 500); SIZE,
-# fairseq-train's options for the size and what embeddings share (default: the base size, all); ARCHITECTURES (default:
-# one with each mechanism); SPEED_OPTIONS, more options of transformer_speed; PYTEST_OPTIONS; PLAN, the options of
-# examples/evidence/run.py (default: context gates of plans/gpu.yaml, three trainings at once).
+# LIMIT, after how many of them a step before the trainings is given up (default: 500); SIZE, fairseq-train's options for
+# the size and what embeddings share (default: the base size, all); ARCHITECTURES (default: one with each mechanism);
+# KERNEL_OPTIONS and SPEED_OPTIONS, more options of kernel_time and transformer_speed; PYTEST_OPTIONS; PLAN, the options
+# of examples/evidence/run.py (default: context gates of plans/gpu.yaml, three trainings at once).
 set -euo pipefail
-[ "${1:-}" = prepare ] && [ $# -ge 2 ] || [ "${1:-}" = run ] || { sed -n '2,14s/^# //p' "$0" >&2; exit 2; }
+[ "${1:-}" = prepare ] && [ $# -ge 2 ] || [ "${1:-}" = run ] || { sed -n '2,13s/^# //p' "$0" >&2; exit 2; }
 here=$(cd "$(dirname "$0")" && pwd)
 export PYTHONPATH=$here/..${PYTHONPATH:+:$PYTHONPATH}
 evidence=$here/../examples/evidence
@@ -78,11 +78,16 @@ fi
 size=${SIZE:---share-all-embeddings --encoder-layers 6 --decoder-layers 6 --encoder-embed-dim 512 --decoder-embed-dim 512
     --encoder-ffn-embed-dim 2048 --decoder-ffn-embed-dim 2048 --encoder-attention-heads 8 --decoder-attention-heads 8}
 architectures=${ARCHITECTURES:-context_transformer rcg_transformer isg_transformer fra_transformer car_transformer}
-for precision in --bf16 ""; do
-    name=speed${precision/--/.}.json
-    step "$name" "$python" -m benchmarks.transformer_speed "$work/corpora/captions/data-bin" -s en -t de --arch $architectures \
-        --size "$size" --json "$results/$name" $precision ${SPEED_OPTIONS:---batches 20 --blocks 5 --patience 10}
-done
+compare() { # PROGRAM NAME OPTION...: NAME.json in single precision, NAME.bf16.json
+    local program=$1 name=$2 precision
+    shift 2
+    for precision in --bf16 ""; do
+        step "$name${precision/--/.}.json" "$python" -m "benchmarks.$program" "$work/corpora/captions/data-bin" -s en -t de \
+            --arch $architectures --size "$size" --json "$results/$name${precision/--/.}.json" $precision "$@"
+    done
+}
+compare kernel_time kernels ${KERNEL_OPTIONS:---batches 10}
+compare transformer_speed speed ${SPEED_OPTIONS:---batches 20 --blocks 5 --patience 10}
 rm -f "$results/evidence.txt" # what is done, the plan knows
 LIMIT=$all step evidence.txt "$python" "$evidence/run.py" $plan --directory "$work" \
     --minutes $(((all - SECONDS - 30) / 60))

@@ -13,7 +13,7 @@ from typing import Any, Dict, Iterator, List
 
 from fairseq import tasks
 
-from benchmarks.timing import SystemProcess, Work, compare_speed, get_parser, report
+from benchmarks.timing import SystemProcess, Work, add_block_options, compare_speed, get_parser, report
 from benchmarks.transformer_speed import build_system, first_batches, parse, work_of
 
 OURS = "--task context_translation "
@@ -70,6 +70,7 @@ def compare_pair(args: Namespace, first: str, second: str) -> Iterator[Dict[str,
 def main() -> None:
     """Compare every pair, print and store the results."""
     parser = get_parser(__doc__, batches=1)
+    add_block_options(parser)
     parser.add_argument("--embed-dim", type=int, default=620, help="of every model (default: the papers' 620)")
     parser.add_argument("--hidden-size", type=int, default=1000, help="of every model (default: the papers' 1000)")
     names = sorted({second for _, second in PAIRS})

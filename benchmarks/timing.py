@@ -175,21 +175,13 @@ def _or_nothing(ratio: Optional[float]) -> str:
 
 
 def get_parser(description: str, batches: int) -> argparse.ArgumentParser:
-    """The options of every comparison of speeds; ``batches`` is the default for a block."""
+    """The options of what runs models on batches of a data directory; ``batches`` is the default for a block."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", help="binarized data directory")
     parser.add_argument("-s", "--source-lang", required=True)
     parser.add_argument("-t", "--target-lang", required=True)
     parser.add_argument("--max-tokens", type=int, default=4096, help="tokens a batch in training")
     parser.add_argument("--batches", type=int, default=batches, help="batches a block of training; of decoding a fifth")
-    parser.add_argument("--blocks", type=int, default=9, help="consecutive blocks that count (default: %(default)s)")
-    parser.add_argument(
-        "--patience",
-        type=int,
-        default=0,
-        help="wait for a quiet moment: so many more blocks, at most, until as many consecutive ones as count differ by "
-        "less than a tenth (default: %(default)s)",
-    )
     parser.add_argument("--beam", type=int, default=4)
     parser.add_argument("--length", type=int, default=20, help="tokens that decoding makes of each sentence")
     parser.add_argument("--threads", type=int, default=None, help="threads of torch (default: torch's choice)")
@@ -198,10 +190,27 @@ def get_parser(description: str, batches: int) -> argparse.ArgumentParser:
     return parser
 
 
+def add_block_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a comparison of speeds."""
+    parser.add_argument("--blocks", type=int, default=9, help="consecutive blocks that count (default: %(default)s)")
+    parser.add_argument(
+        "--patience",
+        type=int,
+        default=0,
+        help="wait for a quiet moment: so many more blocks, at most, until as many consecutive ones as count differ by "
+        "less than a tenth (default: %(default)s)",
+    )
+
+
+def device_name(device: str) -> str:
+    """``cpu``, or the name of the GPU."""
+    return device if device == "cpu" else torch.cuda.get_device_name(device)
+
+
 def report(results: Iterable[Dict[str, Any]], args: argparse.Namespace, size: str) -> None:
     """Print each result as it is found, and write those of a quiet machine to ``--json``; SystemExit if there are
     others."""
-    device = args.device if args.device == "cpu" else torch.cuda.get_device_name(args.device)
+    device = device_name(args.device)
     print(f"torch {torch.__version__}, {device}, {args.threads or torch.get_num_threads()} threads, {size}")
     print("| " + " | ".join(COLUMNS) + " |")
     print("|" + " --- |" * len(COLUMNS), flush=True)

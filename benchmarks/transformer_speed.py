@@ -17,7 +17,7 @@ the count allows.
 
 import copy
 import math
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from contextlib import ExitStack
 from functools import partial
 from importlib.util import find_spec
@@ -34,7 +34,7 @@ from omegaconf import DictConfig
 
 import fairseq_ctxgates.models
 import fairseq_ctxgates.tasks  # noqa: F401  both register themselves with fairseq
-from benchmarks.timing import SystemProcess, Work, compare_speed, get_parser, report
+from benchmarks.timing import SystemProcess, Work, add_block_options, compare_speed, get_parser, report
 from fairseq_ctxgates.analysis.inference import required_streams
 
 CAN_COUNT = find_spec("torch.nn.attention") is not None  # torch 2.3 or later
@@ -195,9 +195,8 @@ def start_pair(arch: str, args: Namespace, path: str, stack: ExitStack) -> List[
     ]
 
 
-def main() -> None:
-    """Build all systems, compare each with stock's, print and store the results."""
-    parser = get_parser(__doc__, batches=3)
+def add_model_options(parser: ArgumentParser) -> None:
+    """Add the options that say which models are compared."""
     parser.add_argument(
         "--arch",
         nargs="+",
@@ -206,6 +205,13 @@ def main() -> None:
     )
     parser.add_argument("--bf16", action="store_true", help="parameters of both models in bfloat16")
     parser.add_argument("--size", default=SIZE, help="fairseq-train options of both models (default: %(default)s)")
+
+
+def main() -> None:
+    """Build all systems, compare each with stock's, print and store the results."""
+    parser = get_parser(__doc__, batches=3)
+    add_block_options(parser)
+    add_model_options(parser)
     args = parser.parse_args()
     with ExitStack() as stack:
         folder = stack.enter_context(TemporaryDirectory())
