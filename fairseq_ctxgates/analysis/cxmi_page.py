@@ -35,18 +35,16 @@ class Document:
         if not self.series:
             self.rows = chosen_document(stream.rows[:, 0], saved, args.sentence)
         self.series.append(model.name)
-        source, target = (inference.split(split).load_language(language) for language in inference.languages)
+        target = inference.split(split).load_language(inference.languages[1])
         words, target_words = inference.task.source_dictionary, inference.task.target_dictionary
-        longest = inference.task.cfg.max_source_positions  # of one preceding sentence, which is cut at its beginning
         for row in self.rows:
             if row not in saved:
                 continue  # too long for the model
-            before = [source[preceding][-longest:] for preceding in stream.source_rows(row)]
-            texts = [[words[token] for token in sentence.tolist()[:-1]] for sentence in before]
+            before, own = stream.sources_before(row), stream.sentences[row]
+            *texts, own_words = ([words[token] for token in sentence.tolist()[:-1]] for sentence in (*before, own))
             batch = inference.to_device(dataset.collater([dataset[row]]))
-            attention = preceding_attention(inference, batch, list(map(len, before)), len(source[row]))
+            attention = preceding_attention(inference, batch, list(map(len, before)), len(own))
             weights = {} if attention is None else {model.name: attention.round(3).tolist()}
-            own_words = [words[token] for token in source[row].tolist()[:-1]]
             tokens = [target_words[token] for token in target[row].tolist()]
             shown = self.sentences.get(row, PageSentence(row + 1, [], own_words, tokens, values={}))
             self.sentences[row] = replace(

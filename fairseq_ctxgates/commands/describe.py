@@ -15,7 +15,7 @@ import re
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple, Type
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type
 
 from fairseq import utils
 
@@ -64,7 +64,7 @@ def get_parser() -> CommandParser:
     parser = make_data_parser(
         "Show every side stream and PMI table of a data directory: its options, the version that made it, its date, "
         "and whether it still fits the data. The exit status is 1 if one does not.",
-        several_directories="one after the other",
+        several_directories="one after the other, and whether all have the same streams",
     )
     parser.add_argument(
         "--user-dir", metavar="DIR", help="folder of your own mechanisms, whose streams are checked as well"
@@ -77,7 +77,8 @@ def main(argv: Optional[List[str]] = None) -> None:
     """Run ``ctxgates describe``.
 
     Raises:
-        UserError: a directory does not exist or has no data, or a stream or a table does not fit
+        UserError: a directory does not exist or has no data, a stream or a table does not fit, or the directories have
+            different streams
     """
     args = get_parser().parse_args(argv)
     if args.user_dir is not None:
@@ -90,6 +91,18 @@ def main(argv: Optional[List[str]] = None) -> None:
     unfit = [entry["file"] for description in descriptions for entry in description["entries"] if entry["problem"]]
     if unfit:
         raise UserError(f"{len(unfit)} of the files in {args.data} cannot be used: {', '.join(unfit)}")
+    check_directories([Path(description["data"]) for description in descriptions])
+
+
+def check_directories(data_dirs: Sequence[Path]) -> None:
+    """Check the streams of several data directories as training does, which reads them one after the other.
+
+    Raises:
+        UserError: a stream of ``train`` is not in all of them, or was made in different ways
+    """
+    files = [file for data_dir in data_dirs for file in find_files(data_dir) if file.split == "train"]
+    for name, pair in sorted({(file.name, file.pair) for file in files if file.name in all_streams()}):
+        all_streams()[name].check_directories([Split(data_dir, "train", *pair) for data_dir in data_dirs])
 
 
 def describe(data_dir: Path, args: argparse.Namespace) -> Dict[str, Any]:

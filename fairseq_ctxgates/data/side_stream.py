@@ -7,6 +7,7 @@ A new stream is a :class:`SideStream` that a mechanism names among its ``streams
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from dataclasses import fields
 from pathlib import Path
@@ -227,10 +228,27 @@ class SideStream(ABC, Generic[Options]):
         return None
 
     @classmethod
-    def command(cls, split: Split) -> str:
-        """The command that makes the stream of a split."""
+    def command(cls, split: Split, data: Optional[str] = None) -> str:
+        """The command that makes the stream of a split; ``data`` names its data directory, or several (a:b)."""
         languages = {"source": split.source_lang, "target": split.target_lang}
-        return cls.made_by.format(data=split.data_dir, split=split.name, **languages)
+        return cls.made_by.format(data=data or split.data_dir, split=split.name, **languages)
+
+    @classmethod
+    def check_directories(cls, splits: Sequence[Split]) -> None:
+        """Check the splits of several data directories, of which each is trained on in an epoch of its own, before the
+        first epoch.
+
+        Raises:
+            UserError: the stream of one is missing, or was made in another way than that of the first one.
+        """
+        data = os.pathsep.join(dict.fromkeys(str(split.data_dir) for split in splits))
+        for split in splits:
+            try:
+                if not cls.exists(split):
+                    raise UserError(f"{split.stream_prefix(cls.name)}.idx not found")
+                cls._check_made_alike(splits[0], split)
+            except UserError as error:
+                raise UserError(f"{error}; run: {cls.command(split, data)}") from error
 
     @classmethod
     def load_split(cls, split: Split) -> MMapIndexedDataset:
@@ -244,7 +262,8 @@ class SideStream(ABC, Generic[Options]):
                 raise UserError(f"{prefix}.bin was made for other data or dictionaries than {split.data_dir} holds")
             rows = load_rows(prefix)
             check_digest(prefix, metadata)
-            cls._check_other_splits(split, metadata)
+            for other in cls.other_splits(split):
+                cls._check_made_alike(split, other)
             cls.check_rows(rows, split)
         except UserError as error:
             raise UserError(f"{error}; run: {cls.command(split)}") from error
@@ -257,16 +276,15 @@ class SideStream(ABC, Generic[Options]):
         return [other for other in splits if other.name != split.name and cls.exists(other)]
 
     @classmethod
-    def _check_other_splits(cls, split: Split, metadata: Mapping[str, object]) -> None:
-        """Raise UserError where the stream of another split was made in another way, with other options or tables."""
-        for other in cls.other_splits(split):
-            others = load_metadata(other.stream_prefix(cls.name))
-            differing = made_differently(metadata, others)
-            if differing:
-                raise UserError(
-                    f"{split.stream_prefix(cls.name)}.json and {other.stream_prefix(cls.name)}.json were not made in "
-                    f"one run of the command ({', '.join(differing)} differ)"
-                )
+    def _check_made_alike(cls, split: Split, other: Split) -> None:
+        """Raise UserError where the streams of two splits were made in different ways, with other options or tables."""
+        prefixes = split.stream_prefix(cls.name), other.stream_prefix(cls.name)
+        differing = made_differently(*map(load_metadata, prefixes))
+        if differing:
+            raise UserError(
+                f"{prefixes[0]}.json and {prefixes[1]}.json were not made in one run of the command "
+                f"({', '.join(differing)} differ)"
+            )
 
     @classmethod
     def check_rows(cls, rows: MMapIndexedDataset, split: Split) -> None:

@@ -77,8 +77,7 @@ class PrecedingSentences(PrecedingStream):
 
     def preceding_of(self, row: int) -> List[Tensor]:
         """The sentences before one, the nearest last, or NULL; each (length,)."""
-        cut = slice(-self.task_options.max_source_positions, None)
-        return [self.sentences[before][cut] for before in self.preceding_rows(row)] or [self.null]
+        return self.sources_before(row) or [self.null]
 
     def _collate(self, rows: Sequence[Tensor], padding: int) -> Tensor:
         multiple = self.dataset.pad_to_multiple

@@ -280,6 +280,12 @@ class PrecedingStream(SideStream[PrecedingSentencesConfig]):
         """The preceding sentences of a row whose source is read, of those that :meth:`preceding_rows` gives."""
         return self.preceding_rows(row)
 
+    def sources_before(self, row: int) -> List[Tensor]:
+        """The sources of the same, (length,) each; what is longer than ``--max-source-positions`` is cut at its
+        beginning."""
+        cut = slice(-self.task_options.max_source_positions, None)
+        return [self.sentences[before][cut] for before in self.source_rows(row)]
+
 
 def is_shifted(options: PrecedingSentencesConfig) -> bool:
     """Whether sentences have the preceding ones of others."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from fairseq_ctxgates.compat import MMapIndexedDataset
 from fairseq_ctxgates.configuration import as_flag
 from fairseq_ctxgates.data.data_directory import Split
-from fairseq_ctxgates.data.side_stream import Batch, SideStream, TaskOptions
+from fairseq_ctxgates.data.side_stream import Batch, Rows, SideStream, TaskOptions
 from fairseq_ctxgates.data.side_stream_files import load_whole_metadata
 from fairseq_ctxgates.data.subwords import check_subwords
 from fairseq_ctxgates.errors import UserError
@@ -80,6 +80,12 @@ class Relations(SideStream[RelationsConfig]):
     interactive_options = ("relation_extractor", "relation_language", "corenlp_url")
     saved_options: ClassVar[Mapping[str, bool]] = {"relation_mask": False}
 
+    def __init__(
+        self, rows: Rows, dataset: LanguagePairDataset, options: RelationsConfig, task_options: TaskOptions
+    ) -> None:
+        super().__init__(rows, dataset, options, task_options)
+        self.sentences = dataset.src  # as they are before another stream lets words drop out
+
     @classmethod
     def is_wanted(cls, options: RelationsConfig, required: AbstractSet[str]) -> bool:
         return options.load_relations or cls.name in required
@@ -110,13 +116,13 @@ class Relations(SideStream[RelationsConfig]):
                     )
 
     @classmethod
-    def command(cls, split: Split) -> str:
+    def command(cls, split: Split, data: Optional[str] = None) -> str:
         """As the stream of another split was made; else with CoreNLP's OpenIE, which is for English, or its
         dependency trees."""
         made = next((options for options in map(cls._options_of, cls.other_splits(split)) if options), {})
         is_english = split.source_lang.lower().startswith("en")
         extractor = made.get("extractor", "corenlp-openie" if is_english else "corenlp-dependencies")
-        words = [super().command(split), "--extractor", extractor]
+        words = [super().command(split, data), "--extractor", extractor]
         if extractor == "jsonl":
             words += ["--relations", f"{split.name}=FILE"]
         if made.get("language", split.source_lang) != split.source_lang:
@@ -182,17 +188,20 @@ class Relations(SideStream[RelationsConfig]):
 
     def add_to_batch(self, batch: Batch) -> None:
         """Add M of each sentence, (batch, source length, source length), bool, all true where it has no tuples."""
-        tokens = batch["net_input"]["src_tokens"]
+        tokens, padding = batch["net_input"]["src_tokens"], self.dataset.src_dict.pad()
         # Of the batch as it is: sentences may have been cut (--truncate-source), or padded to some multiple.
-        lengths = tokens.ne(self.dataset.src_dict.pad()).sum(dim=1).tolist()
+        lengths = tokens.ne(padding).sum(dim=1).tolist()
         size = tokens.size(1)
         masks = np.ones((len(lengths), size, size), dtype=bool)  # at padding too, so that there is something to see
-        kind = self.options.relation_mask
-        for mask, index, sentence, length in zip(masks, batch["id"].tolist(), tokens.numpy(), lengths):
+        kind: Optional[str] = self.options.relation_mask
+        for mask, index, length in zip(masks, batch["id"].tolist(), lengths):
             start = size - length if self.dataset.left_pad_source else 0
             place = slice(start, start + length)
             of_sentence = relation_mask(np.asarray(self.rows[index]), length, kind == "word")
-            mask[place, place] = shift_mask(of_sentence, sentence[place]) if kind == "shifted" else of_sentence
+            if kind == "shifted":
+                sentence = self.sentences[index]
+                of_sentence = shift_mask(of_sentence, sentence[sentence.ne(padding)].numpy())
+            mask[place, place] = of_sentence
         batch["net_input"]["relation_mask"] = torch.from_numpy(masks)
 
 

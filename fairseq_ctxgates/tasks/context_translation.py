@@ -54,6 +54,8 @@ class _OwnConfig(TranslationConfig):
     finetune_from_model: Optional[str] = II("checkpoint.finetune_from_model")
     reset_optimizer: bool = II("checkpoint.reset_optimizer")
     seed: int = II("common.seed")
+    valid_subset: str = II("dataset.valid_subset")
+    disable_validation: bool = II("dataset.disable_validation")
 
 
 ContextTranslationConfig = make_dataclass(
@@ -93,7 +95,10 @@ class ContextTranslationTask(TranslationTask):
         # fairseq hands over the options of training when it is done with training.
         is_train = split == self.cfg.train_subset and "task_cfg" not in kwargs
         if is_train:
+            self._check_not_validated_on(split)
             self._go_on_as_trained()
+            directories = range(1, len(utils.split_paths(self.cfg.data)) + 1)  # in the order of the epochs
+            self.streams.check_directories([part for turn in directories for part in self._parts(split, turn, combine)])
         else:
             self._loads[split] = functools.partial(self.load_dataset, split, epoch, combine, **kwargs)
         parts = self._parts(split, epoch if is_train else 1, combine)
@@ -106,6 +111,15 @@ class ContextTranslationTask(TranslationTask):
         self.datasets[split] = self.streams.join_to(self.datasets[split], parts, split, is_train)
         if is_train:
             self._training_data = self.datasets[split]
+
+    def _check_not_validated_on(self, split: str) -> None:
+        """Raise UserError where a split is trained and validated on: fairseq has one dataset for both, in which streams
+        leave sentences out and change others at random."""
+        if self.streams.wanted() and not self.cfg.disable_validation and split in self.cfg.valid_subset.split(","):
+            raise UserError(
+                f"--valid-subset {self.cfg.valid_subset} names the split that is trained on, whose side streams "
+                f"validation would read as training does: leave {split} out, and score it with fairseq-validate"
+            )
 
     def _go_on_as_trained(self) -> None:
         """Give a model whose checkpoint fairseq has loaded for training the input that it was trained on, unless the

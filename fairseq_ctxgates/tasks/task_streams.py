@@ -100,6 +100,13 @@ class TaskStreams:
         logger.info(f"{name}: side streams {', '.join(stream.name for stream in streams)}")
         return SideStreamDataset(dataset, streams, mask)
 
+    def check_directories(self, splits: Sequence[Split]) -> None:
+        """Raise UserError where the training data are in several directories and a stream is not beside all of these
+        splits, made in the same way."""
+        if len({split.data_dir for split in splits}) > 1:
+            for stream in self.wanted():
+                stream.check_directories(splits)
+
     def of_lines(self, dataset: LanguagePairDataset, lines_before: Sequence[Tensor]) -> List[SideStream]:
         """The streams that can be made from lines, see :meth:`SideStream.from_interactive_lines`."""
         size = self.context_size()

@@ -166,6 +166,21 @@ def test_the_page_of_sentences_that_are_cut(trained_on_documents: Trained, tmp_p
     assert cut
 
 
+@pytest.mark.parametrize("model", ["isg", "concatenated"])
+def test_the_page_of_sentences_that_are_truncated(trained_on_documents: Trained, tmp_path: Path, model: str) -> None:
+    """``--truncate-source``: the page shows the words that are read."""
+    trained = trained_on_documents
+    few = ("--model-overrides", "{'max_source_positions': 4, 'truncate_source': True}")
+    found = run(tmp_path, "cxmi", trained.data, "--path", trained[model], *few, "--sentence", 9)
+    document = TEXT["test"][1]
+    assert any(len(source.split()) > 3 for source, _ in document)
+    for place, (sentence, (source, _)) in enumerate(zip(found["sentences"], document)):
+        assert sentence["source"] == source.split()[:3]
+        assert sentence["before"] == ([document[place - 1][0].split()[:3]] if place else [])
+        for attention in sentence["attention"].values():
+            assert {len(row) for row in attention} <= {len(before) for before in sentence["before"]}
+
+
 def test_the_page_of_gates(trained_on_documents: Trained, tmp_path: Path) -> None:
     data = trained_on_documents.data
     trained = train_models(data, tmp_path, {"gated": (*GATED, "--max-epoch", 1)})

@@ -137,6 +137,28 @@ def test_tables_of_other_labels(data: Path, capsys: pytest.CaptureFixture[str]) 
     assert "train.gate.de-en.json was made with" in found["pmi.bilingual.de-en.npz"]["problem"]
 
 
+def test_several_data_directories(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are trained on one after the other, so all need the same streams; only the first has tables."""
+    other = Path(shutil.copytree(data, tmp_path / "other"))
+    ctxgates.main(["gate-labels", f"{data}:{other}", "-s", "de", "-t", "en"])
+    problem = entries(other, capsys)["pmi.bilingual.de-en.npz"]["problem"]
+    assert "delete these" in problem
+    for table in other.glob("pmi.*"):
+        table.unlink()
+    main([f"{data}:{other}"])
+    ctxgates.main(["gate-labels", str(other), "-s", "de", "-t", "en"])
+    with pytest.raises(UserError, match=r"train.gate.de-en.json were not made in one run of the command"):
+        main([f"{data}:{other}"])
+    for path in other.glob("*.relation.*"):
+        path.unlink()
+    ctxgates.main(["gate-labels", f"{data}:{other}", "-s", "de", "-t", "en"])
+    for table in other.glob("pmi.*"):
+        table.unlink()
+    message = f"{other}/train.relation.de-en.idx not found; run: ctxgates relations {data}:{other} -s de -t en"
+    with pytest.raises(UserError, match=re.escape(message)):
+        main([f"{data}:{other}"])
+
+
 def test_without_streams_or_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = binarize(tmp_path / "plain", {"train": make_pairs(4, 1)}, "de", "en")
     main([str(data)])

@@ -308,6 +308,15 @@ def test_a_dump_can_be_read_by_people_and_back(data, tmp_path, parser):
     }
 
 
+def test_a_dump_of_words_that_were_escaped_twice_can_be_read_back(tmp_path, parser):
+    """Such as those of a corpus that went through Moses' tokenizer twice."""
+    data = make_data(tmp_path / "data", train=["&amp;quot; no &amp;quot; &quot;"])
+    dump = tmp_path / "tuples.jsonl"
+    run(data, "--dump", dump)
+    assert json.loads(dump.read_text(encoding="utf-8"))["words"] == ["&quot;", "no", "&quot;", '"']
+    run(data, "--extractor", "jsonl", "--relations", f"train={dump}")
+
+
 def test_a_byte_order_mark(data, tmp_path):
     path = write(tmp_path / "train.jsonl", TRAIN_LINES)
     path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())

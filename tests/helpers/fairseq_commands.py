@@ -89,6 +89,8 @@ def setup_task(data: Any, **options: Any) -> Any:
     config = ContextTranslationConfig(data=str(data), source_lang="de", target_lang="en", load_gate_labels=True)
     elsewhere = {
         "train_subset": "train",
+        "valid_subset": "valid",
+        "disable_validation": False,
         "dataset_impl": "mmap",
         "required_seq_len_multiple": 1,
         "model_overrides": "{}",

@@ -13,6 +13,7 @@ import pytest
 import torch
 from fairseq.data import LanguagePairDataset
 
+import ctxgates
 import fairseq_ctxgates.relations.extraction.build
 from fairseq_ctxgates.data.data_directory import find_splits, fingerprint
 from fairseq_ctxgates.data.side_stream_files import write_side_stream
@@ -202,6 +203,26 @@ def test_shifted_masks(corpus: Any, options: Dict[str, Any]) -> None:
         draw(expected_mask(tuples["train"][number], len(mask), "pair")) != mask for number, mask in found.items()
     ]
     assert sum(changed) > len(changed) / 4  # many have no tuple, or one of all words
+
+
+def test_masks_are_shifted_alike_when_words_drop_out(tmp_path: Path) -> None:
+    """The sentence as it stands in the data decides how far, so that the masks of all epochs are the same."""
+    write_corpus(tmp_path, {"train": 30}, seed=4)
+    ctxgates.main(["preceding-sentences", str(tmp_path), "-s", "de", "-t", "en", "--one-document"])
+    found = []
+    for dropout in (0.0, 0.5):
+        preceding = {"load_preceding_sentences": True, "coword_dropout": dropout}
+        task = make_relation_task(tmp_path, relation_mask="shifted", **preceding)
+        task.load_dataset("train")
+        dataset = task.dataset("train")
+        for epoch in (1, 2):
+            dataset.set_epoch(epoch)
+            inputs = [dataset.collater([dataset[row]])["net_input"] for row in range(30)]
+            sources = [one["src_tokens"].tolist() for one in inputs]
+            found.append((sources, [draw(one["relation_mask"][0]) for one in inputs]))
+    sources, masks = zip(*found)
+    assert sources[0] == sources[1] != sources[2] != sources[3]
+    assert masks[0] == masks[1] == masks[2] == masks[3]
 
 
 def test_a_sentence_decides_how_far_its_mask_is_shifted() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import AbstractSet, Any, Dict, Iterator, List, Sequence, Type
@@ -36,6 +37,17 @@ def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def data(labelled: Path, tmp_path: Path) -> Path:
     """A copy of the same that may be changed."""
     return Path(shutil.copytree(labelled, tmp_path / "data"))
+
+
+@pytest.fixture
+def other(labelled: Path, tmp_path: Path) -> Path:
+    """A second data directory, with the dictionaries of the first, and labels."""
+    folder = tmp_path / "other"
+    binarize(folder, {"train": make_pairs(45, seed=7)}, "de", "en")
+    for lang in ("de", "en"):
+        shutil.copy(labelled / f"dict.{lang}.txt", folder)
+    write_gate_labels(folder)
+    return folder
 
 
 def make_data(folder: Path, seed: int = 1) -> Path:
@@ -102,12 +114,7 @@ def test_text_binarized_in_the_other_direction(tmp_path: Path) -> None:
     check_labels(list(batches(task, "train")), 30)
 
 
-def test_data_directories_in_turn(labelled: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    binarize(other, {"train": make_pairs(45, seed=7)}, "de", "en")
-    shutil.copy(labelled / "dict.de.txt", other)
-    shutil.copy(labelled / "dict.en.txt", other)
-    write_gate_labels(other)
+def test_data_directories_in_turn(labelled: Path, other: Path) -> None:
     task = setup_task(f"{labelled}:{other}")
     task.load_dataset("valid")
     for epoch, sentences in ((1, 60), (2, 45), (3, 60)):
@@ -411,6 +418,33 @@ def test_splits_of_different_runs(data: Path) -> None:
     write_side_stream(path, np.uint8, metadata, rows)
     for split in ("train", "valid"):
         refused(data, "train.gate.de-en", "valid.gate.de-en", "one run", "options differ", REMEDY, split=split)
+
+
+def test_a_later_directory_without_labels(labelled: Path, other: Path) -> None:
+    """Said before the first epoch, which is trained on the first directory."""
+    (other / "train.gate.de-en.idx").unlink()
+    message = f"{other}/train.gate.de-en.idx not found; {REMEDY} {labelled}:{other} -s de -t en"
+    with pytest.raises(UserError, match=re.escape(message)):
+        setup_task(f"{labelled}:{other}").load_dataset("train")
+
+
+def test_directories_of_different_runs(labelled: Path, other: Path) -> None:
+    split = Split(other, "train", "de", "en")
+    metadata = {"fingerprint": fingerprint(split), "options": {"strategy": "mean"}}
+    write_side_stream(other / "train.gate.de-en", np.uint8, metadata, map(labels_of, split.load_language("en")))
+    task = setup_task(f"{labelled}:{other}")
+    task.load_dataset("valid")
+    with pytest.raises(UserError, match=r"one run of the command \(options differ\); run: .* [^ ]*:[^ ]*/other -s de"):
+        task.load_dataset("train")
+
+
+@pytest.mark.parametrize("subsets", ["train", "valid,train"])
+def test_training_data_are_not_validated_on(labelled: Path, subsets: str) -> None:
+    task = setup_task(labelled, valid_subset=subsets)
+    with pytest.raises(UserError, match=f"--valid-subset {subsets} names the split that is trained on"):
+        task.load_dataset("train")
+    setup_task(labelled, valid_subset=subsets, load_gate_labels=False).load_dataset("train")
+    setup_task(labelled, valid_subset=subsets, disable_validation=True).load_dataset("train")
 
 
 def test_a_stream_without_digest(data: Path) -> None:

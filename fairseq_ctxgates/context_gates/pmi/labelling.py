@@ -264,7 +264,10 @@ def load_labeller(data_dir: Path, source_lang: str, target_lang: str) -> GateLab
         labels = split.stream_prefix(GateLabels.name)
         made_from = load_metadata(labels) if Path(f"{labels}.json").exists() else {}
         if any(made_from.get(key, metadata[key]) != metadata[key] for key in ("options", "dictionaries", "train")):
-            raise UserError(f"{both} are not those that {labels}.json was made with; {remedy}")
+            raise UserError(
+                f"{both} are not those that {labels}.json was made with; if that was a run for several data "
+                f"directories, a:b, whose tables are in the first one, delete these, else {remedy}"
+            )
         if split.name in metadata["train"] and fingerprint(split) not in metadata["train"][split.name]:
             raise UserError(f"{both} were made with other data than {data_dir}/{split.name} holds; {remedy}")
     return labeller

@@ -183,7 +183,9 @@ class PMITable:
                 without checks
         """
         if not path.exists():
-            raise UserError(f"{path} not found; {REMEDY}")
+            raise UserError(
+                f"{path} not found (the tables of several data directories, a:b, are in the first); {REMEDY}"
+            )
         try:
             arrays = map_npz(path, verify)
             metadata = json.loads(arrays.pop("metadata").tobytes().decode("utf-8"))

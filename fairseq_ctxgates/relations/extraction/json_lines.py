@@ -88,7 +88,7 @@ def check_words(place: str, found: object, words: Words, row: str) -> None:
     given_words = found if isinstance(found, list) else []
     is_equal = isinstance(found, list) and len(given_words) == len(words.words)
     for given, word, is_unknown in zip(given_words, words.words, words.is_unknown):
-        is_equal = is_equal and (is_unknown or (isinstance(given, str) and unescape(given) == word))
+        is_equal = is_equal and (is_unknown or (isinstance(given, str) and word in (given, unescape(given))))
     if not is_equal:
         raise UserError(f"{place}: the words are {found!r}, but the words of {row}, are {words.words!r}")
 
