@@ -173,8 +173,10 @@ def arguments_of(arch: str) -> List[str]:
     """Arguments of fairseq-train for an architecture of ours."""
     gated = arch.startswith("rcg_")
     criterion = "gate_regularized_cross_entropy" if gated else "label_smoothed_cross_entropy"
-    streams = ["--load-gate-labels"] if gated else []
-    return ["--task", "context_translation", "--arch", arch, "--criterion", criterion, *streams]
+    options = ["--load-gate-labels"] if gated else []
+    if arch.startswith("car_"):  # data cut into subwords have no unknown words, for which the network would run
+        options = ["--smoothing-words", "all"]
+    return ["--task", "context_translation", "--arch", arch, "--criterion", criterion, *options]
 
 
 def build(name: str, arguments: List[str], args: Namespace, batches_path: str) -> Dict[str, Work]:
