@@ -287,21 +287,19 @@ def summary_table(summaries: Sequence[EntropySummary]) -> Table:
     return Table(columns, rows)
 
 
-def distance_table(summaries: Sequence[EntropySummary]) -> Table:
-    """A row for each summary of sentences with ordinary ones before them: how much of the attention each of these has,
-    and its entropy within it."""
-    chosen = [summary for summary in summaries if summary.kind == KINDS[1] and summary.shares]
+def distance_tables(summaries: Sequence[EntropySummary]) -> List[Table]:
+    """Of a model that reads several preceding sentences a table, with a row for each summary of sentences that have
+    any: how much of the attention each of these has, and its entropy within it."""
+    chosen = [summary for summary in summaries if summary.kind == KINDS[1] and len(summary.shares) > 1]
+    if not chosen:
+        return []
     columns = {"layer": "d"}
-    for distance in _distances(chosen):
+    for distance in range(1, 1 + len(chosen[0].shares)):
         columns.update({f"attention at distance {distance}": ".1%", f"entropy in {distance} (bits)": ".3f"})
     rows: List[List[Cell]] = [
         ["all" if one.layer is None else one.layer, *chain(*zip(one.shares, one.bits_within))] for one in chosen
     ]
-    return Table(columns, rows)
-
-
-def _distances(summaries: Sequence[EntropySummary]) -> range:
-    return range(1, 1 + max((len(summary.shares) for summary in summaries), default=0))
+    return [Table(columns, rows)]
 
 
 def token_table(sentences: Sequence[SentenceEntropy]) -> Table:
@@ -357,7 +355,7 @@ class AttentionEntropyAnalysis(Analysis):
         summaries = summarize(sentences)
         return Result(
             headline=f"attention of {args.path} over the preceding sentences of {args.gen_subset} of {args.data}",
-            tables=[summary_table(summaries), *([distance_table(summaries)] if len(_distances(summaries)) > 1 else [])],
+            tables=[summary_table(summaries), *distance_tables(summaries)],
             report={
                 "path": args.path,
                 "data": args.data,

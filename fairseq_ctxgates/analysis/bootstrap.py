@@ -51,9 +51,12 @@ class Estimate:
         return Estimate(*(None if end is None else factor * end for end in (self.value, self.low, self.high)))
 
     def text(self, spec: str) -> str:
-        """The value and its interval, each formatted by :func:`format_number`: ``40.5 [39.8, 41.2]``."""
-        if self.value is None or self.low is None or self.high is None:
+        """The value and its interval, if that is defined, each formatted by :func:`format_number`:
+        ``40.5 [39.8, 41.2]``."""
+        if self.value is None:
             return MISSING
+        if self.low is None or self.high is None:
+            return format_number(self.value, spec)
         value, low, high = (format_number(number, spec) for number in (self.value, self.low, self.high))
         return f"{value} [{low}, {high}]"
 

@@ -332,6 +332,8 @@ class CoherenceAnalysis(Analysis):
             name: coherence([prepare(line) for line in lines], preceding, vectors, args.resamples, args.seed)
             for name, lines in texts.items()
         }
+        if not any(result.pairs for result in found.values()):
+            raise UserError("no two adjacent sentences have words with a vector: are these of this language and case?")
         source = str(args.vectors or f"trained on {', '.join(map(str, args.train_vectors))}")
         count = len(np.unique(documents[~is_empty]))
         report = {"ref": str(args.ref), "documents": count, "vectors": source, "texts": summaries_as_dict(found)}

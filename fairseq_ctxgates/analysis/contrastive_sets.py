@@ -159,7 +159,10 @@ def _contrapro_translations(where: str, entry: Any) -> List[Any]:
                 f"{where} is one of ctxpro's, which scores translations and has no wrong ones to choose from: see "
                 f"its section in docs/analyses.md"
             )
-        return [entry["ref segment"], *(error["contrastive"] for error in entry["errors"])]
+        translations = [entry["ref segment"], *(error["contrastive"] for error in entry["errors"])]
+        if len(translations) == 1:
+            raise UserError(f"{where} has no wrong translation to choose from: leave it out")
+        return translations
 
 
 def _contexts_in_files(files: Sequence[Path], target_files: Sequence[Path], choices: Sequence[int]) -> List[Context]:

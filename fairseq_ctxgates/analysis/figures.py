@@ -96,12 +96,17 @@ def bars(
         heights = np.array(values, float)  # None becomes NaN, which is not drawn
         errors = None
         if intervals is not None:
-            low, high = np.array(intervals[name], float).T
-            errors = np.maximum([heights - low, high - heights], 0)  # an interval of resamples may leave the value out
+            errors = np.transpose(list(map(error_bar, heights, intervals[name])))
         axes.bar(positions, heights, width, label=name, yerr=errors, capsize=3, **bar_look(index))
     axes.set_xticks(range(len(groups)))
     axes.set_xticklabels(groups)
     axes.set_xlim(-0.6, len(groups) - 0.4)
+
+
+def error_bar(height: float, interval: Interval) -> Tuple[float, float]:
+    """How far a confidence interval reaches below a value and above it; one of resamples may leave the value out."""
+    low, high = np.array(interval, float)
+    return max(height - low, 0.0), max(high - height, 0.0)
 
 
 def bars_with_intervals(axes: Axes, groups: Sequence[str], series: Mapping[str, Sequence[Bar]]) -> None:

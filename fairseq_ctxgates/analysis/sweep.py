@@ -16,14 +16,17 @@ import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Dict, List, Optional, Sequence
+from typing import TYPE_CHECKING, BinaryIO, Dict, List, Optional, Sequence
+
+import numpy as np
 
 import ctxgates
 from fairseq_ctxgates.analysis.analysis import Analysis
 from fairseq_ctxgates.analysis.bootstrap import add_resamples_option
 from fairseq_ctxgates.analysis.compare import Scores, paired_bootstrap
-from fairseq_ctxgates.analysis.figures import colour, legend_above, new_figure
+from fairseq_ctxgates.analysis.figures import colour, error_bar, legend_above, new_figure
 from fairseq_ctxgates.analysis.inference import find_split, first_data_dir
 from fairseq_ctxgates.analysis.options import add_data_options, add_file_option, add_split_option
 from fairseq_ctxgates.analysis.report import Result, add_report_options, write_whole
@@ -90,7 +93,9 @@ def train(run: Run, data: Sequence[str], options: Sequence[str], checkpoint: str
         return
     write_provenance(provenance_file, {"command": command, "done": False})
     print(f"training {run.name}: {run.folder / 'train.log'}", flush=True)
-    fairseq(command, run.folder / "train.log", "ab")
+    log = run.folder / "train.log"
+    with open(log, "ab") as output:
+        fairseq(command, output, log)
     if not (run.folder / checkpoint).is_file():
         raise UserError(f"training did not write {run.folder / checkpoint}: check --checkpoint and --train")
     write_provenance(provenance_file, {"command": command, "done": True})
@@ -112,7 +117,8 @@ def translate(run: Run, data: Sequence[str], split: str, options: Sequence[str],
         if provenance_file.exists():
             provenance_file.unlink()
         print(f"translating with {run.name}: {output}", flush=True)
-        fairseq(command, output, "wb")
+        with open(output, "wb") as translations:  # apart from the log, a line of which may come between others
+            fairseq(command, translations, run.folder / f"{split}.log")
         write_provenance(provenance_file, provenance)
     return read_translations(output)
 
@@ -153,18 +159,19 @@ def with_plugin(options: Sequence[str]) -> List[str]:
     return [*(part for name, value in defaults if name not in options for part in (name, value)), *options]
 
 
-def fairseq(command: Sequence[str], log: Path, mode: str) -> None:
-    """Run a fairseq command (``train``, ...) with its arguments, its output in a log file opened in this mode.
+def fairseq(command: Sequence[str], output: BinaryIO, log: Path) -> None:
+    """Run a fairseq command (``train``, ...) with its arguments: what it prints goes to a file, what it logs to the end
+    of another, or of the same.
 
     Raises:
         UserError: the command failed; the message has the end of the log.
     """
-    with open(log, mode) as stream:
+    with open(log, "ab") as stream:
         done = subprocess.run(
             ending_with_parent([sys.executable, "-m", f"fairseq_cli.{command[0]}", *command[1:]]),
             stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
+            stdout=output,
+            stderr=stream,
         )
     if done.returncode:
         tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL:]
@@ -173,20 +180,20 @@ def fairseq(command: Sequence[str], log: Path, mode: str) -> None:
 
 
 def sweep_figure(scores: Scores, option: str, title: str) -> Figure:
-    """BLEU with its 95% interval by setting, on a linear scale if all settings are numbers; the baseline is a dashed
-    line."""
+    """BLEU with its 95% interval by setting, on a linear scale and in ascending order if all settings are numbers; the
+    baseline is a dashed line."""
     systems = dict(zip(scores.names, scores.by_metric["BLEU"]))
     baseline = systems.pop(BASELINE, None)
     figure = new_figure(max(5.0, 1.5 + 0.7 * len(systems)), 3.8)
     axes = figure.add_subplot()
     numbers = [number for number in map(_number, systems) if number is not None]
     is_scale = len(numbers) == len(systems)
-    bleu = [system.score for system in systems.values()]
-    errors = [system.half_width for system in systems.values()]
+    places: Sequence[float] = numbers if is_scale else range(len(systems))
+    points = sorted(zip(places, systems.values()), key=itemgetter(0))
     axes.errorbar(
-        numbers if is_scale else list(range(len(systems))),
-        bleu,
-        errors,
+        [place for place, _ in points],
+        [system.score for _, system in points],
+        np.transpose([error_bar(system.score, system.interval) for _, system in points]),
         color=colour(0),
         marker="o",
         linestyle="-" if is_scale else "none",

@@ -95,7 +95,8 @@ def check_columns(names: Sequence[str], columns: Collection[str]) -> None:
 
 def distinct_parts(paths: Sequence[Path]) -> List[str]:
     """The paths without their extensions, and without the folders and file name that all paths share."""
-    without = [path.with_suffix("") for path in paths]
+    # The end of a number, as in lambda=0.5, is no extension.
+    without = [path if path.suffix[1:].isdecimal() else path.with_suffix("") for path in paths]
     parts = [list(path.parts) for path in (without if len(set(without)) == len(paths) else paths)]
     while len(paths) > 1 and min(map(len, parts)) > 1 and _all_equal([part[-1] for part in parts]):
         parts = [part[:-1] for part in parts]

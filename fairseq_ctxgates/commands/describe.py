@@ -91,17 +91,18 @@ def main(argv: Optional[List[str]] = None) -> None:
     unfit = [entry["file"] for description in descriptions for entry in description["entries"] if entry["problem"]]
     if unfit:
         raise UserError(f"{len(unfit)} of the files in {args.data} cannot be used: {', '.join(unfit)}")
-    check_directories([Path(description["data"]) for description in descriptions])
+    check_directories([Path(description["data"]) for description in descriptions], args)
 
 
-def check_directories(data_dirs: Sequence[Path]) -> None:
+def check_directories(data_dirs: Sequence[Path], args: argparse.Namespace) -> None:
     """Check the streams of several data directories as training does, which reads them one after the other.
 
     Raises:
         UserError: a stream of ``train`` is not in all of them, or was made in different ways
     """
-    files = [file for data_dir in data_dirs for file in find_files(data_dir) if file.split == "train"]
-    for name, pair in sorted({(file.name, file.pair) for file in files if file.name in all_streams()}):
+    files = [file for data_dir in data_dirs for file in find_files(data_dir, given_pair(args, data_dir))]
+    of_training = [file for file in files if file.split == "train" and file.name in all_streams()]
+    for name, pair in sorted({(file.name, file.pair) for file in of_training}):
         all_streams()[name].check_directories([Split(data_dir, "train", *pair) for data_dir in data_dirs])
 
 
@@ -111,10 +112,8 @@ def describe(data_dir: Path, args: argparse.Namespace) -> Dict[str, Any]:
     Raises:
         UserError: the directory does not exist, or has no data of the language pair
     """
-    pair = language_pair(args, data_dir)
-    is_given = args.source_lang is not None or args.target_lang is not None
-    files = find_files(data_dir, pair if is_given else None)
-    pairs = {file.pair for file in files} or {pair}
+    files = find_files(data_dir, given_pair(args, data_dir))
+    pairs = {file.pair for file in files} or {language_pair(args, data_dir)}
     return {
         "data": str(data_dir),
         "version": __version__,
@@ -124,6 +123,12 @@ def describe(data_dir: Path, args: argparse.Namespace) -> Dict[str, Any]:
             for file in files
         ],
     }
+
+
+def given_pair(args: argparse.Namespace, data_dir: Path) -> Optional[Tuple[str, str]]:
+    """The pair of languages that the options restrict the command to, if they name a language."""
+    pair = language_pair(args, data_dir)
+    return None if args.source_lang is None and args.target_lang is None else pair
 
 
 class NamedFile(NamedTuple):

@@ -49,6 +49,7 @@ class TaskOptions(Protocol):
     source_lang: str
     target_lang: str
     max_source_positions: int
+    truncate_source: bool
     num_batch_buckets: int
     max_target_positions: int
     seed: int

@@ -142,8 +142,10 @@ class PrecedingStream(SideStream[PrecedingSentencesConfig]):
         super().__init__(rows, dataset, options, task_options)
         self.draws: Optional[Draws] = None
         self.sentences = dataset.src if sentences is None else sentences
-        lengths = np.asarray(dataset.src_sizes if sentences is None else list(map(len, sentences)))
         self.source_lengths = np.array(dataset.src_sizes)
+        if sentences is None and task_options.truncate_source:
+            self.source_lengths = _lengths_when_truncated(dataset, task_options.max_source_positions)
+        lengths = self.source_lengths if sentences is None else np.asarray(list(map(len, sentences)))
         self.target_lengths = None if dataset.tgt_sizes is None else np.array(dataset.tgt_sizes)
         self.contexts = shift(rows) if is_shifted(options) else rows
         # Of each preceding sentence, (sentences, N).
@@ -285,6 +287,16 @@ class PrecedingStream(SideStream[PrecedingSentencesConfig]):
         beginning."""
         cut = slice(-self.task_options.max_source_positions, None)
         return [self.sentences[before][cut] for before in self.source_rows(row)]
+
+
+def _lengths_when_truncated(dataset: LanguagePairDataset, longest: int) -> np.ndarray:
+    """The lengths of sources that ``--truncate-source`` has cut to the longest, end of sentence included. fairseq says
+    one more where nothing was cut, so that a sentence said to be the longest may be shorter by one."""
+    lengths = np.array(dataset.src_sizes)
+    rows = np.flatnonzero(lengths >= longest)
+    lengths -= 1
+    lengths[rows] = [len(dataset.src[row]) for row in rows]
+    return lengths
 
 
 def is_shifted(options: PrecedingSentencesConfig) -> bool:

@@ -51,7 +51,12 @@ class ContextTransformerAlignModel(ContextTransformerModel):
     @classmethod
     def build_model(cls, cfg: FairseqDataclass, task: FairseqTask) -> "ContextTransformerAlignModel":
         """As :meth:`ContextTransformerModel.build_model`; also raises UserError for a layer or heads that the decoder
-        does not have."""
+        does not have, or does not have in every step of training."""
+        if task.cfg.load_alignments and cfg.decoder_layerdrop > 0:
+            raise UserError(
+                f"--decoder-layerdrop {cfg.decoder_layerdrop} would also drop the layer that learns to align: leave it "
+                f"out, or --load-alignments"
+            )
         model: ContextTransformerAlignModel = super().build_model(cfg, task)
         _check_number("--alignment-layer", cfg.alignment_layer, 0, model.decoder.num_layers - 1, "layers")
         _check_number("--alignment-heads", cfg.alignment_heads, 1, cfg.decoder_attention_heads, "heads")

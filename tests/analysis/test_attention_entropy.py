@@ -20,7 +20,7 @@ from fairseq_ctxgates.analysis.attention_entropy import (
     SentenceEntropy,
     attention_by_distance,
     attention_entropy,
-    distance_table,
+    distance_tables,
     entropy,
     entropy_figure,
     summarize,
@@ -89,7 +89,7 @@ def test_attention_by_the_distance_of_preceding_sentences() -> None:
     assert math.isnan(nothing)  # the first sentences of a document have fewer before them
     nearest_only = np.array([[1.0, 0.0], [1.0, 0.0]])
     other = replace(ORDINARY, shares=nearest_only, bits_within=np.array([[0.0, math.nan], [1.0, math.nan]]))
-    table = distance_table(summarize([*NULL, ORDINARY, other]))
+    (table,) = distance_tables(summarize([*NULL, ORDINARY, other]))
     columns = [(f"attention at distance {distance}", f"entropy in {distance} (bits)") for distance in (1, 2)]
     assert list(table.columns) == ["layer", *columns[0], *columns[1]]
     expected: List[List[Any]] = [

@@ -149,6 +149,13 @@ def test_blank_lines_among_the_sentences_are_no_documents(texts: Dict[str, Path]
     assert json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))["documents"] == 2
 
 
+def test_vectors_of_no_word_of_the_texts(texts: Dict[str, Path], tmp_path: Path) -> None:
+    vectors = tmp_path / "others.txt"
+    vectors.write_text("2 2\nzz 0.1 0.2\nyy 0.2 0.3\n")
+    with pytest.raises(UserError, match="no two adjacent sentences have words with a vector"):
+        analysis.main(["coherence", "--ref", str(texts["ref"]), "--one-document", "--vectors", str(vectors)])
+
+
 def test_lower_case_and_one_document(texts: Dict[str, Path], tmp_path: Path) -> None:
     run(texts, "--one-document", "--lowercase", "--remove-bpe", "none", "--json", tmp_path / "x.json")
     report = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))

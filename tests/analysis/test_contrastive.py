@@ -141,6 +141,13 @@ CONTRAPRO = [
 SUBTITLES = ["It rains .", "A dog ?", "I see  it .", "Oh ."]
 
 
+def test_an_entry_without_a_wrong_translation(tmp_path: Path) -> None:
+    path = write(tmp_path / "contrapro.json", [*CONTRAPRO, entry(2, "It is .", "Er ist .")])
+    context = write(tmp_path / "context", ["", "", ""])
+    with pytest.raises(UserError, match=r"contrapro.json.*3 has no wrong translation to choose from"):
+        read_test_set(path, ["en", "de"], [context])
+
+
 def test_contrapro(tmp_path: Path) -> None:
     path = write(tmp_path / "contrapro.json", CONTRAPRO)
     (tmp_path / "documents" / "1996").mkdir(parents=True)

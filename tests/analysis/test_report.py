@@ -101,6 +101,8 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
         (["a/plain.out", "a/plain.txt"], ["plain.out", "plain.txt"]),
         (["runs/plain.pt"], ["plain"]),
         (["x/1/best.pt", "y/1/last.pt"], ["x/1/best", "y/1/last"]),
+        (["lambda=0.5", "lambda=1.5"], ["lambda=0.5", "lambda=1.5"]),
+        (["lambda=0.5.out", "lambda=1.5.out"], ["lambda=0.5", "lambda=1.5"]),
     ],
 )
 def test_systems_are_named_by_what_tells_their_files_apart(paths: list[str], names: list[str]) -> None:
@@ -199,6 +201,13 @@ def test_an_undefined_figure_has_no_interval() -> None:
     assert estimate == Estimate(None, None, None)
     assert (estimate.text(".1f"), estimate.times(100)) == ("—", estimate)
     assert Estimate(1.0, 0.5, 2.0).times(10).text(".1f") == "10.0 [5.0, 20.0]"
+
+
+def test_a_figure_that_is_undefined_in_a_resample_is_shown_alone() -> None:
+    """As 0/0 is, where few sentences have any of what is counted."""
+    estimate = bootstrap(np.array([[1.0, 2.0], [0.0, 0.0]]), mean)
+    assert estimate == Estimate(2.0, None, None)
+    assert estimate.text(".1f") == "2.0"
 
 
 def test_what_is_rounded_to_zero_has_no_minus() -> None:

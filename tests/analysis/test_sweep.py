@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import sacrebleu
 
 from fairseq_ctxgates import analysis
 from fairseq_ctxgates.analysis.compare import Score, Scores
-from fairseq_ctxgates.analysis.sweep import runs, sweep_figure
+from fairseq_ctxgates.analysis.sweep import fairseq, runs, sweep_figure
 from fairseq_ctxgates.analysis.systems import read_translations
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.locks import exclusive
@@ -91,6 +92,16 @@ def test_a_training_that_fails_shows_the_end_of_its_log(data: Path, tmp_path: Pa
         sweep(data, tmp_path / "runs", "--option", "gate-lambda", "--values", "x")
 
 
+def test_the_log_is_kept_apart_from_the_translations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """fairseq-generate writes the one at once and the other when a buffer is full, perhaps in the middle of a line."""
+    command = [sys.executable, "-c", "import sys; print('H-0'); print('INFO', file=sys.stderr)"]
+    monkeypatch.setattr("fairseq_ctxgates.analysis.sweep.ending_with_parent", lambda _: command)
+    with open(tmp_path / "test.out", "wb") as output:
+        fairseq(["generate"], output, tmp_path / "test.log")
+    assert (tmp_path / "test.out").read_text() == "H-0\n"
+    assert (tmp_path / "test.log").read_text() == "INFO\n"
+
+
 def test_runs_have_folders_of_their_own() -> None:
     found = runs("gate-lambda", ["0", "1,3-5"], Path("x"), "--gate-lambda 0 --seed 2")
     assert [(run.name, list(run.options), str(run.folder)) for run in found] == [
@@ -100,16 +111,26 @@ def test_runs_have_folders_of_their_own() -> None:
     ]
 
 
-@pytest.mark.parametrize(("names", "places"), [(["0", "0.5", "2"], [0, 0.5, 2]), (["all", "1", "2"], [0, 1, 2])])
-def test_numbers_are_drawn_to_scale_and_other_settings_side_by_side(names: list[str], places: list[float]) -> None:
-    bleu = [Score(30.0 + number, 30.0 + number, 1.0, None) for number in range(4)]
-    scores = Scores(["baseline", *names], {"BLEU": bleu}, {"BLEU": ""})
-    figure: Any = sweep_figure(scores, "gate-lambda", "about")
+@pytest.mark.parametrize(
+    ("names", "places", "scores"),
+    [
+        (["0", "0.5", "2"], [0, 0.5, 2], [31, 32, 33]),
+        (["1", "0", "1.5"], [0, 1, 1.5], [32, 31, 33]),  # the first one is what others are tested against
+        (["all", "1", "2"], [0, 1, 2], [31, 32, 33]),
+    ],
+)
+def test_numbers_are_drawn_to_scale_and_other_settings_side_by_side(
+    names: list[str], places: list[float], scores: list[float]
+) -> None:
+    bleu = [Score(30.0 + number, 30.25 + number, 1.0, None) for number in range(4)]
+    figure: Any = sweep_figure(Scores(["baseline", *names], {"BLEU": bleu}, {"BLEU": ""}), "gate-lambda", "about")
     (axes,) = figure.axes
     dashed = next(line for line in axes.lines if line.get_linestyle() == "--")
     points = next(line for line in axes.lines if line.get_marker() == "o")
     assert list(points.get_xdata()) == places
-    assert list(points.get_ydata()) == [31, 32, 33]
+    assert list(points.get_ydata()) == scores
+    (bars,) = (lines.get_segments() for lines in axes.collections)
+    assert [bar[:, 1].tolist() for bar in bars] == [[score - 0.75, score + 1.25] for score in scores]
     assert set(dashed.get_ydata()) == {30}
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["baseline", "--gate-lambda"]
 

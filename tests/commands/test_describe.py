@@ -159,6 +159,15 @@ def test_several_data_directories(data: Path, tmp_path: Path, capsys: pytest.Cap
         main([f"{data}:{other}"])
 
 
+def test_other_languages_are_left_alone(data: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(data, tmp_path / "other", ignore=shutil.ignore_patterns("pmi.*"))
+    ctxgates.main(["gate-labels", f"{data}:{other}", "-s", "de", "-t", "en"])
+    ctxgates.main(["preceding-sentences", str(data), "-s", "en", "-t", "de", "--one-document"])
+    main([f"{data}:{other}", "-s", "de", "-t", "en"])
+    with pytest.raises(UserError, match=r"other/train.preceding.en-de.idx not found"):
+        main([f"{data}:{other}"])
+
+
 def test_without_streams_or_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = binarize(tmp_path / "plain", {"train": make_pairs(4, 1)}, "de", "en")
     main([str(data)])

@@ -21,7 +21,16 @@ from fairseq_ctxgates.models.rnnsearch import RNNSearchConfig, RNNSearchModel, p
 from fairseq_ctxgates.modules.additive_attention import AdditiveAttention, AttentionMemory, weighted_sum
 from fairseq_ctxgates.modules.gated_recurrent_unit import BidirectionalGRU, gru
 from fairseq_ctxgates.parts import RecurrentWidths
-from tests.helpers.models import DICTIONARY, EOS, PAD, RETURNED_GATES, SOURCES, TARGETS, make_batch
+from tests.helpers.models import (
+    DICTIONARY,
+    EOS,
+    PAD,
+    RETURNED_GATES,
+    SOURCES,
+    TARGETS,
+    make_batch,
+    make_task,
+)
 from tests.helpers.reference_rnnsearch import (
     GATES,
     PRECEDING,
@@ -374,8 +383,13 @@ def test_options_that_contradict_each_other(options: dict[str, Any], message: st
         build_rnnsearch(**options)
 
 
+def test_targets_are_padded_on_the_right() -> None:
+    with pytest.raises(UserError, match="--left-pad-target: RNNSearch's decoder would read the padding first"):
+        RNNSearchModel.build_model(RNNSearchConfig(), make_task(left_pad_target=True))
+
+
 def test_all_embeddings_need_one_dictionary() -> None:
-    task = Namespace(source_dictionary=DICTIONARY, target_dictionary=Dictionary())
+    task = Namespace(source_dictionary=DICTIONARY, target_dictionary=Dictionary(), cfg=Namespace(left_pad_target=False))
     with pytest.raises(UserError, match="--share-all-embeddings needs a joined dictionary"):
         RNNSearchModel.build_model(RNNSearchConfig(share_all_embeddings=True), task)
 

@@ -127,6 +127,13 @@ def test_layers_and_heads_that_are_not_there(options: dict[str, Any], message: s
         build_model("context_transformer_align", **options)
 
 
+def test_the_layer_that_learns_to_align_is_not_dropped() -> None:
+    layers: dict[str, Any] = {"alignment_layer": 1, "decoder_layerdrop": 0.2}
+    with pytest.raises(UserError, match="--decoder-layerdrop 0.2 would also drop the layer that learns to align"):
+        build_model("context_transformer_align", make_task(load_alignments=True), **layers)
+    build_model("context_transformer_align", **layers)
+
+
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_presets(mechanism: str) -> None:
     """Sizes and mechanisms are those of the architecture without alignment, which is of the layer before the last in

@@ -183,9 +183,7 @@ class PMITable:
                 without checks
         """
         if not path.exists():
-            raise UserError(
-                f"{path} not found (the tables of several data directories, a:b, are in the first); {REMEDY}"
-            )
+            raise UserError(f"{path} not found; {REMEDY} (of several data directories, a:b, the first has the tables)")
         try:
             arrays = map_npz(path, verify)
             metadata = json.loads(arrays.pop("metadata").tobytes().decode("utf-8"))

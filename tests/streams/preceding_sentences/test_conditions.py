@@ -59,6 +59,17 @@ def test_max_length(tmp_path: Path) -> None:
     assert valid == list(range(9))
 
 
+@pytest.mark.parametrize("longest", [8, 9, 100])
+def test_conditions_of_truncated_sources(tmp_path: Path, longest: int) -> None:
+    """They are of what is read: what is cut to 7 words and end of sentence is short enough, one word more is not."""
+    corpus = of_lengths([7, 8, 3, 9, 4, 4])
+    options = {"truncate_source": True, "max_source_positions": longest, "preceding_max_length": 7}
+    task = make_context_task(write_corpora(tmp_path, {"train": corpus}), **options)
+    task.load_dataset("train")
+    found = [number for batch in batches(task, "train") for number in batch["id"].tolist()]
+    assert sorted(found) == (list(range(6)) if longest == 8 else [0, 5])
+
+
 def test_both_conditions(tmp_path: Path) -> None:
     corpus = of_lengths([3, 6, 7, 2, 2])
     assert kept(tmp_path, corpus, preceding_length_ratio=2.0, preceding_max_length=6)[0] == [0, 1, 4]
