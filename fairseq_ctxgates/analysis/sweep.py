@@ -18,7 +18,7 @@ import sys
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Dict, List, Optional, Sequence
+from typing import TYPE_CHECKING, Dict, List, Optional, Sequence
 
 import numpy as np
 
@@ -93,9 +93,7 @@ def train(run: Run, data: Sequence[str], options: Sequence[str], checkpoint: str
         return
     write_provenance(provenance_file, {"command": command, "done": False})
     print(f"training {run.name}: {run.folder / 'train.log'}", flush=True)
-    log = run.folder / "train.log"
-    with open(log, "ab") as output:
-        fairseq(command, output, log)
+    fairseq(command, run.folder / "train.log", run.folder / "train.log")
     if not (run.folder / checkpoint).is_file():
         raise UserError(f"training did not write {run.folder / checkpoint}: check --checkpoint and --train")
     write_provenance(provenance_file, {"command": command, "done": True})
@@ -117,8 +115,9 @@ def translate(run: Run, data: Sequence[str], split: str, options: Sequence[str],
         if provenance_file.exists():
             provenance_file.unlink()
         print(f"translating with {run.name}: {output}", flush=True)
-        with open(output, "wb") as translations:  # apart from the log, a line of which may come between others
-            fairseq(command, translations, run.folder / f"{split}.log")
+        output.unlink(missing_ok=True)
+        # Apart from the log, of which a line might come into the middle of a translation.
+        fairseq(command, output, run.folder / f"{split}.log")
         write_provenance(provenance_file, provenance)
     return read_translations(output)
 
@@ -159,19 +158,19 @@ def with_plugin(options: Sequence[str]) -> List[str]:
     return [*(part for name, value in defaults if name not in options for part in (name, value)), *options]
 
 
-def fairseq(command: Sequence[str], output: BinaryIO, log: Path) -> None:
-    """Run a fairseq command (``train``, ...) with its arguments: what it prints goes to a file, what it logs to the end
-    of another, or of the same.
+def fairseq(command: Sequence[str], output: Path, log: Path) -> None:
+    """Run a fairseq command (``train``, ...) with its arguments: what it prints is added to a file, what it logs to
+    another or the same.
 
     Raises:
         UserError: the command failed; the message has the end of the log.
     """
-    with open(log, "ab") as stream:
+    with open(output, "ab") as printed, open(log, "ab") as logged:
         done = subprocess.run(
             ending_with_parent([sys.executable, "-m", f"fairseq_cli.{command[0]}", *command[1:]]),
             stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=stream,
+            stdout=printed,
+            stderr=logged,
         )
     if done.returncode:
         tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL:]

@@ -96,8 +96,7 @@ def test_the_log_is_kept_apart_from_the_translations(tmp_path: Path, monkeypatch
     """fairseq-generate writes the one at once and the other when a buffer is full, perhaps in the middle of a line."""
     command = [sys.executable, "-c", "import sys; print('H-0'); print('INFO', file=sys.stderr)"]
     monkeypatch.setattr("fairseq_ctxgates.analysis.sweep.ending_with_parent", lambda _: command)
-    with open(tmp_path / "test.out", "wb") as output:
-        fairseq(["generate"], output, tmp_path / "test.log")
+    fairseq(["generate"], tmp_path / "test.out", tmp_path / "test.log")
     assert (tmp_path / "test.out").read_text() == "H-0\n"
     assert (tmp_path / "test.log").read_text() == "INFO\n"
 

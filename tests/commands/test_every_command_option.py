@@ -340,9 +340,9 @@ def test_every_option_that_is_not_refused_is_read(
     assert options_of(parser) - refused - read - NOT_BY_NAME.keys() == set()
 
 
-def pretend_to_train(command: List[str], log: Path, mode: str) -> None:
+def pretend_to_train(command: List[str], output: Path, _: Path) -> None:
     """In place of fairseq's commands in a sweep: a model, or translations."""
     if command[0] == "train":
-        shutil.copy("plain.pt", log.parent / "checkpoint_best.pt")
+        shutil.copy("plain.pt", output.parent / "checkpoint_best.pt")
     else:
-        shutil.copy("system.txt", log)
+        shutil.copy("system.txt", output)

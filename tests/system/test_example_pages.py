@@ -92,9 +92,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the commands run; a sweep's trainings run in this process too."""
     monkeypatch.chdir(tmp_path)
 
-    def fairseq(command: Sequence[str], log: Path, mode: str) -> None:
+    def fairseq(command: Sequence[str], output: Path, _: Path) -> None:
         program, *arguments = smaller([f"fairseq-{command[0]}", *command[1:]])
-        log.write_text(run(command[0], *arguments))
+        output.write_text(run(command[0], *arguments))
 
     monkeypatch.setattr(sweep, "fairseq", fairseq)
     return tmp_path
