@@ -92,6 +92,7 @@ def test_a_training_that_fails_shows_the_end_of_its_log(data: Path, tmp_path: Pa
         sweep(data, tmp_path / "runs", "--option", "gate-lambda", "--values", "x")
 
 
+@pytest.mark.process
 def test_the_log_is_kept_apart_from_the_translations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """fairseq-generate writes the one at once and the other when a buffer is full, perhaps in the middle of a line."""
     command = [sys.executable, "-c", "import sys; print('H-0'); print('INFO', file=sys.stderr)"]
