@@ -171,11 +171,9 @@ def work_of(system: System, batches: List[List[Batch]], args: Namespace) -> Dict
 
 def arguments_of(arch: str) -> List[str]:
     """Arguments of fairseq-train for an architecture of ours."""
-    gated = arch.startswith("rcg_")
-    criterion = "gate_regularized_cross_entropy" if gated else "label_smoothed_cross_entropy"
-    options = ["--load-gate-labels"] if gated else []
-    if arch.startswith("car_"):  # data cut into subwords have no unknown words, for which the network would run
-        options = ["--smoothing-words", "all"]
+    criterion = "gate_regularized_cross_entropy" if arch.startswith("rcg_") else "label_smoothed_cross_entropy"
+    # Data cut into subwords have no unknown words, for which alone smoothing would otherwise run its network.
+    options = {"rcg": ["--load-gate-labels"], "car": ["--smoothing-words", "all"]}.get(arch.split("_")[0], [])
     return ["--task", "context_translation", "--arch", arch, "--criterion", criterion, *options]
 
 

@@ -52,7 +52,7 @@ class ContextTransformerAlignModel(ContextTransformerModel):
     def build_model(cls, cfg: FairseqDataclass, task: FairseqTask) -> "ContextTransformerAlignModel":
         """As :meth:`ContextTransformerModel.build_model`; also raises UserError for a layer or heads that the decoder
         does not have, or does not have in every step of training."""
-        if task.cfg.load_alignments and cfg.decoder_layerdrop > 0:
+        if getattr(task.cfg, "load_alignments", False) and cfg.decoder_layerdrop > 0:
             raise UserError(
                 f"--decoder-layerdrop {cfg.decoder_layerdrop} would also drop the layer that learns to align: leave it "
                 f"out, or --load-alignments"

@@ -416,7 +416,7 @@ class RNNSearchModel(ContextModel):
             UserError: options contradict each other, would do nothing, or contradict the dictionaries or the task.
         """
         cfg = with_derived_defaults(cfg)
-        if task.cfg.left_pad_target:
+        if getattr(task.cfg, "left_pad_target", False):  # some tasks of fairseq have no such configuration
             raise UserError("--left-pad-target: RNNSearch's decoder would read the padding first, leave the option out")
         mechanisms, unread_options = build_mechanisms(all_mechanisms(), RNNSEARCH, cfg, num_layers=1)
         source, target = task.source_dictionary, task.target_dictionary

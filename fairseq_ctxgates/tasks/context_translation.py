@@ -97,8 +97,9 @@ class ContextTranslationTask(TranslationTask):
         if is_train:
             self._check_not_validated_on(split)
             self._go_on_as_trained()
-            directories = range(1, len(utils.split_paths(self.cfg.data)) + 1)  # in the order of the epochs
-            self.streams.check_directories([part for turn in directories for part in self._parts(split, turn, combine)])
+            if self._training_data is None:  # before the first epoch only
+                turns = range(1, len(utils.split_paths(self.cfg.data)) + 1)
+                self.streams.check_directories([part for turn in turns for part in self._parts(split, turn, combine)])
         else:
             self._loads[split] = functools.partial(self.load_dataset, split, epoch, combine, **kwargs)
         parts = self._parts(split, epoch if is_train else 1, combine)

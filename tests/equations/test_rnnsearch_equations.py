@@ -388,8 +388,14 @@ def test_targets_are_padded_on_the_right() -> None:
         RNNSearchModel.build_model(RNNSearchConfig(), make_task(left_pad_target=True))
 
 
+def test_a_task_without_a_configuration() -> None:
+    """As fairseq's for several language pairs, which have arguments."""
+    task = Namespace(source_dictionary=DICTIONARY, target_dictionary=DICTIONARY, cfg=None)
+    assert RNNSearchModel.build_model(RNNSearchConfig(), task).max_positions()
+
+
 def test_all_embeddings_need_one_dictionary() -> None:
-    task = Namespace(source_dictionary=DICTIONARY, target_dictionary=Dictionary(), cfg=Namespace(left_pad_target=False))
+    task = Namespace(source_dictionary=DICTIONARY, target_dictionary=Dictionary(), cfg=None)
     with pytest.raises(UserError, match="--share-all-embeddings needs a joined dictionary"):
         RNNSearchModel.build_model(RNNSearchConfig(share_all_embeddings=True), task)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from typing import Any
 
 import pytest
@@ -9,11 +10,12 @@ import torch
 from fairseq.criterions.label_smoothed_cross_entropy_with_alignment import (
     LabelSmoothedCrossEntropyCriterionWithAlignment,
 )
-from fairseq.models import MODEL_DATACLASS_REGISTRY
+from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 from torch import Tensor
 
 from fairseq_ctxgates.errors import UserError
 from tests.helpers.models import (
+    DICTIONARY,
     SOURCES,
     TARGETS,
     assert_close,
@@ -132,6 +134,13 @@ def test_the_layer_that_learns_to_align_is_not_dropped() -> None:
     with pytest.raises(UserError, match="--decoder-layerdrop 0.2 would also drop the layer that learns to align"):
         build_model("context_transformer_align", make_task(load_alignments=True), **layers)
     build_model("context_transformer_align", **layers)
+
+
+def test_a_task_without_a_configuration() -> None:
+    """As fairseq's for several language pairs, which have arguments."""
+    arch = "context_transformer_align_tiny"
+    task = Namespace(source_dictionary=DICTIONARY, target_dictionary=DICTIONARY, cfg=None)
+    assert MODEL_REGISTRY[arch].build_model(MODEL_DATACLASS_REGISTRY[arch](), task).max_positions()
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
