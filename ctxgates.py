@@ -1,6 +1,6 @@
 """The command ``ctxgates``: prints the plugin's path, and runs the plugin's own commands.
 
-This module is outside the package because importing :mod:`fairseq_ctxgates` imports fairseq and takes seconds:
+This module is outside the package because importing :mod:`fairseq_ctxgates` imports fairseq, which takes seconds:
 ``--user-dir "$(ctxgates user-dir)"`` should not take this time twice.
 """
 
@@ -39,7 +39,7 @@ COMMANDS: Dict[str, Tuple[str, str]] = {
 
 
 def user_dir() -> str:
-    """The absolute path of the package ``fairseq_ctxgates``, always in the folder of this file."""
+    """The absolute path of the package ``fairseq_ctxgates``, which is always in the folder of this file."""
     return os.path.join(os.path.dirname(os.path.abspath(__file__)), "fairseq_ctxgates")
 
 
@@ -66,7 +66,7 @@ def get_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Optional[List[str]] = None) -> None:
-    """Run the command that the first argument names, with the other arguments."""
+    """Run the command that the first argument names, with the remaining arguments."""
     arguments = sys.argv[1:] if argv is None else argv
     command = get_parser().parse_args(arguments[:1]).command
     if command == "user-dir":
@@ -74,7 +74,7 @@ def main(argv: Optional[List[str]] = None) -> None:
             get_parser().error("user-dir takes no options")
         print(user_dir())
         return
-    # Which says on import that tensorboardX is missing; none of these commands needs it.
+    # On import, this module logs that tensorboardX is missing; none of these commands needs it.
     logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
     try:
         from fairseq_ctxgates.errors import exit_on_user_error
@@ -82,7 +82,7 @@ def main(argv: Optional[List[str]] = None) -> None:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
 
-    # Words that the terminal's encoding does not have shall not end a command after its work is done.
+    # Characters that the terminal's encoding lacks must not make a command fail after its work is done.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

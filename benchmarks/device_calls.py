@@ -1,15 +1,15 @@
-"""What makes a GPU slow, counted on a CPU: how often the host waits for the device, and how many kernels it launches.
+"""Counts on a CPU what makes a GPU slow: how often the host waits for the device, and how many kernels it launches.
 
     python -m benchmarks.device_calls [--arch rcg_transformer ...] [--device cuda] [--json calls.json]
 
-For each architecture, beside stock fairseq's ``transformer`` or ``lstm`` of the same depth: the forward and the
-backward pass of one training step, and one step of beam search. A *wait* is a call whose result decides what the host
-does next: a number read from a tensor, a copy to the host, and an index or a result whose size depends on values. A
-*launch* is a call of an ATen operator that is no view. Both are counts of calls, the same on every machine; they know
-nothing of kernels that a GPU fuses. Dropout, which is one kernel on a GPU and several calls here, is left out. Needs
-torch 2.0 or later.
+The counts are for the forward and the backward pass of one training step, and for one step of beam search, of each
+architecture and of stock fairseq's ``transformer`` or ``lstm`` of the same depth. A *wait* is a call whose result
+decides what the host does next: a number read from a tensor, a copy to the host, or an index or a result whose size
+depends on values. A *launch* is a call of an ATen operator that is not a view. Both are counts of calls, and are the
+same on every machine; kernels that a GPU fuses are not taken into account. Dropout, which is one kernel on a GPU and
+several calls here, is left out. The script needs torch 2.0 or later.
 
-With ``--device cuda`` a GPU does all that, and both counts are those of its driver, as torch's profiler sees its calls.
+With ``--device cuda`` the work is done on a GPU, and both counts are those of its driver's calls in torch's profiler.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class System(NamedTuple):
     """A model and how it is used.
 
     arch: its architecture
-    options: of the model, that differ from the architecture's
-    preceding: how many preceding sentences a batch has where the model reads any
+    options: the options of the model that differ from those of the architecture
+    preceding: how many preceding sentences a batch has, if the model reads any
     continues: whether the translations continue those of the preceding sentences
     """
 
@@ -56,13 +56,13 @@ class System(NamedTuple):
     continues: bool = False
 
 
-# Architectures of ours, by the one of fairseq that they are compared with.
+# For each architecture of fairseq, the architectures of ours that are compared with it.
 ARCHITECTURES = {
     "transformer": ("context_transformer", "rcg_transformer", "isg_transformer", "fra_transformer", "car_transformer"),
     "transformer_align": ("context_transformer_align", "rcg_transformer_align", "isg_transformer_align"),
     "lstm": ("rnnsearch", "ctxgate_rnnsearch", "isg_rnnsearch", "car_rnnsearch"),
 }
-# Other uses of them, by the name in the table.
+# Other uses of our architectures, by their names in the table.
 SYSTEMS = {
     "isg_transformer, 3 sentences": System("isg_transformer", {"inter_sentence_context": 3}, preceding=3),
     "isg_rnnsearch, 3 sentences": System("isg_rnnsearch", {"inter_sentence_context": 3}, preceding=3),
@@ -91,8 +91,8 @@ class Calls(NamedTuple):
 
 
 class CallCounter(TorchDispatchMode):
-    """Counts the calls of ATen operators while it is entered. Tensors that are on the host also where the model is on a
-    GPU are followed through the operators: calls that have no other tensors neither wait nor launch."""
+    """Counts the calls of ATen operators in its ``with`` block. Tensors that are on the host even if the model is on a
+    GPU are tracked through the operators: calls with only such tensors neither wait nor launch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,8 +112,8 @@ class CallCounter(TorchDispatchMode):
 
 
 class CopyCounter(TorchFunctionMode):
-    """Counts the copies from device to host while it is entered, which on a CPU call no operator, and finds the tensors
-    that are made on the host."""
+    """Counts the copies from device to host in its ``with`` block, which call no operator on a CPU, and finds the
+    tensors that are made on the host."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class CopyCounter(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         if func in COPIES_TO_HOST and not is_host_tensor(args[0]):
             self.waits += 1
-            result = result.detach() if result is args[0] else result  # another tensor than that on the device
+            result = result.detach() if result is args[0] else result  # must not be the tensor on the device
             mark_as_host_tensors(result)
         if func in MAKES_ON_HOST and "device" not in (kwargs or {}):
             mark_as_host_tensors(result)
@@ -131,31 +131,31 @@ class CopyCounter(TorchFunctionMode):
 
 
 def is_mask(index: Optional[Tensor]) -> bool:
-    """Whether the size of what is indexed with it depends on its values."""
+    """Whether the size of the result of indexing with this tensor depends on its values."""
     return index is not None and index.dtype == torch.bool
 
 
 def is_host_tensor(tensor: Tensor) -> bool:
-    """Whether the tensor is on the host also where the model is on a GPU."""
+    """Whether the tensor is on the host even if the model is on a GPU."""
     return hasattr(tensor, "_is_on_host")
 
 
 def mark_as_host_tensors(results: Any) -> None:
-    """Let :func:`is_host_tensor` hold for all tensors of a result."""
+    """Make :func:`is_host_tensor` true for all tensors of a result."""
     for result in tree_leaves(results):
         if isinstance(result, Tensor):
             result._is_on_host = True  # type: ignore[attr-defined]
 
 
 def count_on_cpu(run: Callable[[], Any]) -> Calls:
-    """The calls of something that is run."""
+    """The calls that a function makes."""
     with CopyCounter() as copies, CallCounter() as operators:
         run()
     return Calls(copies.waits + operators.waits, operators.launches)
 
 
 def count_on_gpu(run: Callable[[], Any]) -> Calls:
-    """The calls that something makes of CUDA."""
+    """The calls of CUDA that a function makes."""
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities) as profile:
         run()
@@ -213,8 +213,8 @@ def make_batch(dictionary: Dictionary, names: Collection[str], system: System) -
 
 
 def count_step(name: str, layers: int = LAYERS, device: str = "cpu") -> Step:
-    """The calls of a system, of an architecture of ours, or of one of fairseq's, with so many decoder layers where it
-    has layers."""
+    """The calls of a system, of an architecture of ours, or of one of fairseq's, with this number of decoder layers if
+    the architecture has that option."""
     count = count_on_cpu if device == "cpu" else count_on_gpu
     system = SYSTEMS.get(name, System(name))
     arch = system.arch
@@ -239,15 +239,15 @@ def count_step(name: str, layers: int = LAYERS, device: str = "cpu") -> Step:
     losses: List[Tensor] = []
     forward = count(lambda: losses.append(criterion(model.train(), batch)[0]))
     backward = count(losses[0].backward)
-    # Searches that end at the last step allowed; with one step more, the difference is one step.
+    # Both searches end at the last step allowed. The longer one has one step more: the difference is one step.
     shorter, longer = (count(partial(search, model, task, batch, steps)) for steps in (6, 7))
     decoding = Calls(longer.waits - shorter.waits, longer.launches - shorter.launches)
     return Step(forward, backward, decoding)
 
 
 def search(model: Any, task: ContextTranslationTask, batch: Dict[str, Any], steps: int) -> None:
-    """Beam search of so many steps, by the class that the model's task has and the model as ``fairseq-generate``
-    prepares it."""
+    """Beam search of this number of steps, by the generator class of the model's task, with the model prepared as by
+    ``fairseq-generate``."""
     build = ContinuingGenerator if isinstance(model, ContextModel) else SequenceGenerator
     model = copy.deepcopy(model).eval()
     model.make_generation_fast_(need_attn=False)
@@ -256,15 +256,15 @@ def search(model: Any, task: ContextTranslationTask, batch: Dict[str, Any], step
 
 
 def main() -> None:
-    """Print the table, and write it if asked to."""
+    """Print the table, and write the counts to ``--json`` if it is given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--arch", nargs="+", help="the architectures and systems (default: all, beside stock's)")
+    parser.add_argument("--arch", nargs="+", help="the architectures and systems (default: all, and stock's)")
     parser.add_argument("--device", default="cpu", help="cuda: count the calls of a GPU (default: %(default)s)")
     parser.add_argument("--json", help="also write the figures to this file")
     args = parser.parse_args()
     names = args.arch or [*(name for stock, ours in ARCHITECTURES.items() for name in (stock, *ours)), *SYSTEMS]
     for name in names if args.device != "cpu" else []:
-        count_step(name, device=args.device)  # what is done once, on the first call, does not count
+        count_step(name, device=args.device)  # what is done only once, on the first call, is not counted
     steps = {name: count_step(name, device=args.device) for name in names}
     head = ["", *(f"{part}: {what}" for part in Step._fields for what in Calls._fields)]
     print(tabulate([[name, *(figure for calls in step for figure in calls)] for name, step in steps.items()], head))

@@ -1,4 +1,4 @@
-"""How fast relations are extracted, beside CoreNLP's own command-line program.
+"""How fast relations are extracted, compared with CoreNLP's own command-line program.
 
     python -m benchmarks.extraction_speed train.en.gz [--sentences 8000] [--workers 2] [--json extraction_speed.json]
 
@@ -6,8 +6,8 @@ The first distinct sentences of a tokenized English text are processed in turns 
 
 * ours: ``preprocess/relations.py``, from the binarized data to the stream, including the start of its server;
 * CoreNLP's command line (``edu.stanford.nlp.pipeline.StanfordCoreNLP``) with the same annotators and properties on the
-  same sentences: once as one file whose sentences are divided among the threads (``-nthreads``), once as a file for
-  each thread (``-threads``). The output is protobuf, as a server's answer is.
+  same sentences: once as one file whose sentences are divided among the threads (``-nthreads``), once as one file for
+  each thread (``-threads``). The output is protobuf, like a server's answer.
 
 The wall-clock time is that of the whole process, including the loading of the models; both programs use several
 processors.
@@ -123,11 +123,11 @@ def get_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description="Measure the speed of extracting relations.", formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("text", type=Path, help="tokenized English, a line a sentence, also compressed with gzip")
+    parser.add_argument("text", type=Path, help="tokenized English, one sentence per line; may be compressed with gzip")
     parser.add_argument("--sentences", type=int, default=8000, help="distinct sentences from the beginning of the text")
-    parser.add_argument("--workers", type=int, default=2, help="requests at a time, and threads")
-    parser.add_argument("--memory", default="4G", help="of the Java machine")
-    parser.add_argument("--repeats", type=int, default=3, help="turns; the median counts")
+    parser.add_argument("--workers", type=int, default=2, help="number of parallel requests, and of threads")
+    parser.add_argument("--memory", default="4G", help="memory of the Java machine")
+    parser.add_argument("--repeats", type=int, default=3, help="number of turns, of which the median counts")
     parser.add_argument("--json", type=Path, help="write the results to this file")
     return parser
 

@@ -1,12 +1,12 @@
-"""How long a GPU's kernels take in training and in decoding, beside those of stock fairseq's ``transformer`` of the
-same size.
+"""How long a GPU's kernels take in training and in decoding, compared with those of stock fairseq's ``transformer`` of
+the same size.
 
     python -m benchmarks.kernel_time data-bin/X -s de -t en [--arch rcg_transformer ...] [--json kernels.json]
 
-The work is that of ``transformer_speed``. Its time is the sum of those of all kernels and copies, which torch's
-profiler has from the GPU. What the host takes to launch them is not in it, so a busy host does not change it. The ratio
-is that of the speeds where the GPU is the slower of the two, as with large batches; where the host is, launches count
-(``device_calls``). With ``--device cpu`` the times are those of the operators.
+The work is that of ``transformer_speed``. Its time is the sum of the times of all kernels and copies, which torch's
+profiler gets from the GPU. The time that the host takes to launch them is not included, so a busy host does not change
+the result. The ratio is that of the speeds if the GPU is slower than the host, as with large batches. If the host is
+slower, the number of launches matters (``device_calls``). With ``--device cpu`` the times are those of the operators.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from fairseq_ctxgates.files import atomic_write
 
 
 def device_seconds(run: Callable[[], Any], device: str) -> float:
-    """How long the kernels take that something launches; on a CPU, the operators that it calls."""
+    """The time that the kernels launched by a function take; on a CPU, that of the operators that it calls."""
     if device == "cpu":
         with profile(activities=[ProfilerActivity.CPU]) as profiled:
             run()
@@ -62,7 +62,7 @@ def main() -> None:
     """Print each result as it is found, and store all."""
     parser = get_parser(__doc__, batches=3)
     add_model_options(parser)
-    parser.add_argument("--repeats", type=int, default=3, help="how often the work is done (default: %(default)s)")
+    parser.add_argument("--repeats", type=int, default=3, help="how many times the work is done (default: %(default)s)")
     args = parser.parse_args()
     print(f"torch {torch.__version__}, {device_name(args.device)}, {args.size}{' in bfloat16' * args.bf16}")
     print("| | model | beside | seconds (min-max) | beside | ratio |\n|" + " --- |" * 6, flush=True)

@@ -2,7 +2,8 @@
 
 python -m benchmarks.preceding_padding data-bin/X -s en -t de [--gen-subset train] [--max-tokens 4096] [--number 3]
 
-*preceding* is what the decoder's attention reads, *encoded* what the encoder reads of it, in groups of like length.
+*preceding* is what the decoder's attention reads. *encoded* is what the encoder reads of it, in groups of similar
+length.
 """
 
 import argparse
@@ -15,14 +16,14 @@ from fairseq.data import data_utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 import fairseq_ctxgates.models
-import fairseq_ctxgates.tasks  # noqa: F401  both register themselves with fairseq
+import fairseq_ctxgates.tasks  # noqa: F401  registers the task and the architectures
 
 INPUTS = {"source": "src_tokens", "preceding": "preceding_tokens", "target": "prev_output_tokens"}
 
 
 def measure(task: Any, split: str, max_tokens: int) -> List[str]:
-    """The number of batches, and for each input, and for what is encoded of preceding sentences, the ratio of all
-    positions to those that are not padding."""
+    """The number of batches, and the ratio of all positions to those that are not padding, for each input and for what
+    is encoded of the preceding sentences."""
     padded, real, batches, encoded = dict.fromkeys(INPUTS, 0), dict.fromkeys(INPUTS, 0), 0, 0
     epoch = task.get_batch_iterator(task.dataset(split), max_tokens=max_tokens, required_batch_size_multiple=8)
     for batch in epoch.next_epoch_itr():
@@ -54,7 +55,7 @@ def main() -> None:
     print("| order | --max-tokens | batches | " + " | ".join([*INPUTS, "encoded"]) + " |\n" + "|" + " --- |" * 7)
     for order in ("fairseq's", "ours"):
         task = tasks.setup_task(cfg.task)
-        task.build_model(cfg.model)  # which says how many preceding sentences it reads
+        task.build_model(cfg.model)  # the task then knows how many preceding sentences the model reads
         task.load_dataset(args.gen_subset)
         dataset = task.dataset(args.gen_subset)
         if order == "fairseq's":

@@ -1,4 +1,4 @@
-"""Matrix products on one core of a CPU, by torch's own way (MKL) and by oneDNN: what `modules/linear.py` decides by.
+"""The speed of matrix products on one CPU core, by torch itself (MKL) and by oneDNN: the basis of `modules/linear.py`.
 
 python -m benchmarks.product_speed
 """
@@ -13,7 +13,7 @@ REPEATS, PRODUCTS = 5, 20
 
 
 def fastest(product: Callable[[], object]) -> float:
-    """The processor time of one product in seconds, the least of several measurements."""
+    """The processor time of one product in seconds, the minimum of several measurements."""
     seconds = []
     for _ in range(1 + REPEATS):  # the first warms up
         start = time.process_time()
@@ -24,7 +24,7 @@ def fastest(product: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    """Print a Markdown table in billions of operations a second."""
+    """Print a Markdown table in billions of operations per second."""
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}")
     print("| rows × input × output | torch | oneDNN |\n| --- | --- | --- |")

@@ -1,10 +1,10 @@
-"""Training and decoding speed of RNNSearch beside fairseq's own ``lstm``, and what each mechanism costs.
+"""Training and decoding speed of RNNSearch compared with fairseq's own ``lstm``, and what each mechanism costs.
 
     python -m benchmarks.rnnsearch_speed data-bin/X -s de -t en [--json speed.json]
 
-``lstm`` has a bidirectional encoder and, like RNNSearch, one layer each in encoder and decoder and the same embedding
-and hidden sizes. The method is that of ``transformer_speed.py``. The element-wise work of attention (tanh in RNNSearch,
-products in ``lstm``) does not count as multiply-adds.
+``lstm`` has a bidirectional encoder. Like RNNSearch, it has one layer each in encoder and decoder, and the same
+embedding and hidden sizes. The method is that of ``transformer_speed.py``. The element-wise work of attention (tanh in
+RNNSearch, products in ``lstm``) is not counted as multiply-adds.
 """
 
 from argparse import Namespace
@@ -71,10 +71,10 @@ def main() -> None:
     """Compare every pair, print and store the results."""
     parser = get_parser(__doc__, batches=1)
     add_block_options(parser)
-    parser.add_argument("--embed-dim", type=int, default=620, help="of every model (default: the papers' 620)")
-    parser.add_argument("--hidden-size", type=int, default=1000, help="of every model (default: the papers' 1000)")
+    parser.add_argument("--embed-dim", type=int, default=620, help="for every model (default: the papers' 620)")
+    parser.add_argument("--hidden-size", type=int, default=1000, help="for every model (default: the papers' 1000)")
     names = sorted({second for _, second in PAIRS})
-    parser.add_argument("--models", nargs="+", choices=names, help="only what is beside others (default: all)")
+    parser.add_argument("--models", nargs="+", choices=names, help="only the comparisons of these (default: all)")
     args = parser.parse_args()
     args.bf16 = False
     args.size = f"--encoder-embed-dim {args.embed_dim} --encoder-hidden-size {args.hidden_size} "

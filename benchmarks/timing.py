@@ -1,4 +1,4 @@
-"""Speeds of two models side by side: blocks of the same work in turns, each model in a process of its own."""
+"""Compares the speeds of two models: blocks of the same work in turns, each model in a process of its own."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ MAX_NOISE = 0.1  # the largest difference between the speeds of blocks that do t
 
 
 class Work(NamedTuple):
-    """A block of work: ``run`` does it and returns the number of tokens, for which ``multiply_adds`` are made."""
+    """A block of work: ``run`` does it and returns the number of tokens; ``multiply_adds`` is how many it takes."""
 
     run: Callable[[], int]
     multiply_adds: int
 
 
 class Block(NamedTuple):
-    """What a block took, by the clock and by the time of all processors, in seconds, and its ``Work``'s count."""
+    """The time of a block in seconds, by the clock and of all processors, its tokens, and its ``Work``'s count."""
 
     tokens: int
     seconds: float
@@ -39,19 +39,19 @@ class Block(NamedTuple):
 
 
 class SystemProcess:
-    """A process with one model, as each of fairseq's commands has one: its memory and its allocator are its own.
-    Several make themselves ready at once.
+    """A process with one model, with its own memory and allocator, like the process of one of fairseq's commands.
+    Several such processes can get ready at the same time.
 
     Args:
-        device: that the model runs on
+        device: the device that the model runs on
         build: builds the model in the process and returns its work by name; a function of a module
-        arguments: for ``build``
+        arguments: the arguments for ``build``
     """
 
     def __init__(self, name: str, device: str, build: Callable[..., Dict[str, Work]], *arguments: object) -> None:
         self.name = name
-        # Not forked from this process, which may have threads, but from one that has only imported the packages. That
-        # asks for GPUs, after which a process that is forked can use none.
+        # It is not forked from this process, which may have threads, but from one that has only imported the packages.
+        # Importing them asks for GPUs; a process that is forked afterwards can use none, hence "spawn".
         context: Any = multiprocessing.get_context("forkserver" if device == "cpu" else "spawn")
         context.set_forkserver_preload(["fairseq_ctxgates.models", "fairseq_ctxgates.tasks"])
         self._pipe, other_end = context.Pipe()
@@ -60,7 +60,7 @@ class SystemProcess:
         other_end.close()
 
     def wait(self) -> None:
-        """Wait until the process is ready: once, and before any process does what is timed."""
+        """Wait until the process is ready. To be called once, before any process does timed work."""
         self._receive()
 
     def run(self, what: str) -> Block:
@@ -104,8 +104,8 @@ def _serve(pipe: Connection, build: Callable[..., Dict[str, Work]], arguments: A
 
 
 def noise_of(pairs: Sequence[Mapping[str, Block]]) -> float:
-    """How much the speeds of one model's blocks, which do the same work, differ: the largest over the smallest, less 1,
-    of the model whose blocks differ most."""
+    """How much the speeds of one model's blocks, which do the same work, differ: the largest speed divided by the
+    smallest, minus 1, for the model whose blocks differ most."""
     speeds = [[pair[name].tokens / pair[name].seconds for pair in pairs] for name in pairs[0]]
     return max(max(of_system) / min(of_system) - 1 for of_system in speeds)
 
@@ -117,9 +117,9 @@ def compare_speed(
 
     Args:
         what: the name of the work
-        blocks: how many times each model does it
-        patience: how many more times, at most, where the machine is not quiet. The blocks that count are consecutive
-            ones, and they are chosen by the noise of each model's own, never by the ratio
+        blocks: how many times each model does the work
+        patience: how many more times, at most, if the machine is not quiet. The blocks that count are consecutive, and
+            are chosen by the noise within each model's own blocks, never by the ratio
     """
     pairs: List[Dict[str, Block]] = []
     for system in (stock, ours):
@@ -175,15 +175,19 @@ def _or_nothing(ratio: Optional[float]) -> str:
 
 
 def get_parser(description: str, batches: int) -> argparse.ArgumentParser:
-    """The options of what runs models on batches of a data directory; ``batches`` is the default for a block."""
+    """The options of a benchmark that runs models on batches of a data directory.
+
+    Args:
+        batches: the default number of batches in a block
+    """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", help="binarized data directory")
     parser.add_argument("-s", "--source-lang", required=True)
     parser.add_argument("-t", "--target-lang", required=True)
-    parser.add_argument("--max-tokens", type=int, default=4096, help="tokens a batch in training")
-    parser.add_argument("--batches", type=int, default=batches, help="batches a block of training; of decoding a fifth")
+    parser.add_argument("--max-tokens", type=int, default=4096, help="tokens per batch in training")
+    parser.add_argument("--batches", type=int, default=batches, help="batches per block (in decoding, a fifth of it)")
     parser.add_argument("--beam", type=int, default=4)
-    parser.add_argument("--length", type=int, default=20, help="tokens that decoding makes of each sentence")
+    parser.add_argument("--length", type=int, default=20, help="tokens that are decoded for each sentence")
     parser.add_argument("--threads", type=int, default=None, help="threads of torch (default: torch's choice)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--json", help="also write the results to this file")
@@ -197,8 +201,8 @@ def add_block_options(parser: argparse.ArgumentParser) -> None:
         "--patience",
         type=int,
         default=0,
-        help="wait for a quiet moment: so many more blocks, at most, until as many consecutive ones as count differ by "
-        "less than a tenth (default: %(default)s)",
+        help="run up to this many more blocks, until the consecutive blocks that count differ by less than a tenth "
+        "(default: %(default)s)",
     )
 
 
@@ -208,8 +212,8 @@ def device_name(device: str) -> str:
 
 
 def report(results: Iterable[Dict[str, Any]], args: argparse.Namespace, size: str) -> None:
-    """Print each result as it is found, and write those of a quiet machine to ``--json``; SystemExit if there are
-    others."""
+    """Print each result as it is found, and write the results from a quiet machine to ``--json``; raises SystemExit if
+    the machine was not quiet for some result."""
     device = device_name(args.device)
     print(f"torch {torch.__version__}, {device}, {args.threads or torch.get_num_threads()} threads, {size}")
     print("| " + " | ".join(COLUMNS) + " |")

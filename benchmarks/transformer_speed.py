@@ -1,18 +1,18 @@
-"""Training and decoding speed of context architectures beside stock fairseq's ``transformer`` of the same size.
+"""Training and decoding speed of our architectures compared with stock fairseq's ``transformer`` of the same size.
 
     python -m benchmarks.transformer_speed data-bin/X -s de -t en [--arch rcg_transformer ...] [--json speed.json]
 
-Each model runs in a process of its own, as its command would, over the same batches, in turns of several batches each
-(a block), and decodes as ``fairseq-generate`` prepares it. So on a CPU ours keeps the memory that it frees, and stock
-does not: the ratio is that of the commands, not only of the models. The result is the median of the ratios of speeds of
-each pair of blocks, by the clock and by the time of all processors. Beside it is the ratio that the number of
-multiply-adds allows. Where the times of one model's own blocks, which do the same work, differ by more than a tenth,
-the machine was not quiet: the script says so, does not write that figure, and ends with status 1.
+Each model runs in a process of its own, as its command would. The models take turns over the same batches, several
+batches at a time (a block), and decode as ``fairseq-generate`` prepares them. So on a CPU, ours keeps the memory that
+it frees, and stock does not: the ratio is that of the commands, not only of the models. The result is the median over
+pairs of blocks of the ratio of speeds, by the clock and by the time of all processors. Beside it is the ratio that the
+number of multiply-adds allows. If the times of one model's own blocks, which do the same work, differ by more than a
+tenth, the machine was not quiet: the script says so, does not write that figure, and ends with status 1.
 
-``torch.utils.flop_counter`` counts those of one batch's matrix products, including padding (but not that of preceding
-sentences), the output layer, and both passes of an encoder that reads relations. A training step counts as three
-forward passes. torch before 2.3 has no such counter, and a GPU's kernels have no counts: nothing is said there of what
-the count allows.
+``torch.utils.flop_counter`` counts the multiply-adds of the matrix products of a batch, including padding (but not that
+of preceding sentences), the output layer, and both passes of an encoder that reads relations. A training step counts as
+three forward passes. torch before 2.3 has no such counter, and a GPU's kernels are not counted: in these cases there is
+no ratio that the count allows.
 """
 
 import copy
@@ -33,7 +33,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import DictConfig
 
 import fairseq_ctxgates.models
-import fairseq_ctxgates.tasks  # noqa: F401  both register themselves with fairseq
+import fairseq_ctxgates.tasks  # noqa: F401  registers the task and the architectures
 from benchmarks.timing import SystemProcess, Work, add_block_options, compare_speed, get_parser, report
 from fairseq_ctxgates.analysis.inference import required_streams
 
@@ -63,7 +63,7 @@ class System(NamedTuple):
 
 
 def parse(arguments: List[str], args: Namespace) -> DictConfig:
-    """fairseq's configuration, from arguments of fairseq-train and from those that all models share."""
+    """fairseq's configuration, from a model's arguments of fairseq-train and from those that all models share."""
     common = [args.data, "-s", args.source_lang, "-t", args.target_lang, "--label-smoothing", "0.1"]
     common += ["--max-tokens", str(args.max_tokens), *args.size.split()]
     parsed = options.parse_args_and_arch(options.get_training_parser(), [*common, *arguments])
@@ -85,7 +85,7 @@ def first_batches(task: Any, args: Namespace) -> List[List[Batch]]:
     """The first shuffled batches of the training split, for training and for decoding, with the side streams that the
     task has loaded."""
     sizes = (args.batches, args.max_tokens), (math.ceil(args.batches / 5), args.max_tokens // args.beam)
-    options = {"required_batch_size_multiple": 8, "seed": 1, "disable_iterator_cache": True}  # of another size
+    options = {"required_batch_size_multiple": 8, "seed": 1, "disable_iterator_cache": True}  # the two sizes differ
     iterators = (task.get_batch_iterator(task.dataset("train"), max_tokens=tokens, **options) for _, tokens in sizes)
     return [list(islice(iterator.next_epoch_itr(), count)) for iterator, (count, _) in zip(iterators, sizes)]
 
@@ -108,7 +108,7 @@ def without_padding(batch: Batch) -> Batch:
 
 
 def train_on(system: System, batches: List[Batch]) -> int:
-    """One optimizer step a batch; returns the number of target tokens."""
+    """One optimizer step for each batch; returns the number of target tokens."""
     system.model.train()
     system.criterion.train()
     for batch in ({**batch, "net_input": net_input(system, batch)} for batch in batches):
@@ -130,7 +130,7 @@ def decode(system: System, batches: List[Batch], beam: int, length: int) -> int:
 
 
 def multiply_adds(run: Callable[[], Any]) -> int:
-    """The multiply-adds of the matrix products that a call makes; 0 where torch cannot count them."""
+    """The multiply-adds of the matrix products in a call; 0 if torch cannot count them."""
     if not CAN_COUNT:
         return 0
     # On a CPU the counter does not see the products of oneDNN and of attention's fused kernels.
@@ -147,9 +147,9 @@ def forward(system: System, batch: Batch) -> None:
 
 
 def work_of(system: System, batches: List[List[Batch]], args: Namespace) -> Dict[str, Work]:
-    """What a system is timed at, on batches for training and for decoding."""
+    """The work for which a system is timed, on batches for training and for decoding."""
     searched = copy.deepcopy(system.model)
-    searched.make_generation_fast_(need_attn=False)  # as fairseq-generate prepares it, which could not be trained then
+    searched.make_generation_fast_(need_attn=False)  # as in fairseq-generate; not trainable afterwards
     decode_all = partial(decode, system._replace(model=searched), beam=args.beam, length=args.length)
     for_training, for_decoding = ([without_padding(batch) for batch in some] for some in batches)
     counts = (
@@ -172,7 +172,7 @@ def work_of(system: System, batches: List[List[Batch]], args: Namespace) -> Dict
 def arguments_of(arch: str) -> List[str]:
     """Arguments of fairseq-train for an architecture of ours."""
     criterion = "gate_regularized_cross_entropy" if arch.startswith("rcg_") else "label_smoothed_cross_entropy"
-    # Data cut into subwords have no unknown words, for which alone smoothing would otherwise run its network.
+    # Data split into sub-words have no unknown words, and by default smoothing runs its network only for these.
     options = {"rcg": ["--load-gate-labels"], "car": ["--smoothing-words", "all"]}.get(arch.split("_")[0], [])
     return ["--task", "context_translation", "--arch", arch, "--criterion", criterion, *options]
 
@@ -183,8 +183,8 @@ def build(name: str, arguments: List[str], args: Namespace, batches_path: str) -
 
 
 def start_pair(arch: str, args: Namespace, path: str, stack: ExitStack) -> List[SystemProcess]:
-    """Stock's model and that of an architecture of ours, each in its process. Both take the same batches, which have
-    the side streams of the latter, from a file that this makes."""
+    """Stock's model and the model of an architecture of ours, each in its process. Both take the same batches, which
+    have the side streams of our model, from a file that this function writes."""
     ours = arguments_of(arch)
     system = build_system(arch, ours, args)  # a task loads what its model reads
     system.task.load_dataset("train")
@@ -201,7 +201,7 @@ def add_model_options(parser: ArgumentParser) -> None:
         "--arch",
         nargs="+",
         default=["rcg_transformer"],
-        help="architectures, each of which is compared with stock (default: rcg_transformer)",
+        help="architectures to compare with stock fairseq's (default: rcg_transformer)",
     )
     parser.add_argument("--bf16", action="store_true", help="parameters of both models in bfloat16")
     parser.add_argument("--size", default=SIZE, help="fairseq-train options of both models (default: %(default)s)")

@@ -1,8 +1,8 @@
 """Jobs of shell commands that run at the same time, with their output in log files and a line of progress.
 
-A step that has run is not run again: next to its log stands a record of its command, of those before it, and of their
-runs. So the same run, started again, goes on where it was interrupted, and a step after one that is another now, or has
-run anew, runs again.
+A step that has run is not run again. A file next to its log records its command, the commands before it, and their
+runs. So the same run, started again, goes on where it was interrupted. If a step has changed or has run again, the
+steps after it run again too.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from typing import IO, List, Mapping, NamedTuple, Optional, Sequence
 from fairseq_ctxgates.files import atomic_write, clean_up_on_failure
 from fairseq_ctxgates.processes import group_ending_with_parent
 
-TAIL_BYTES = 1 << 16  # of a log, in which progress is looked for
-TAIL_LINES = 15  # of a log, which are shown if its command failed
+TAIL_BYTES = 1 << 16  # how much of a log's end is searched for progress
+TAIL_LINES = 15  # how many of a log's last lines are shown if its command failed
 
 
 @dataclass(frozen=True)
 class Step:
     """A shell command.
 
-    what: it does, in a word or two
+    what: what it does, in a word or two
     log: the file for its output
-    budget: the last options of the command, which may be others when an interrupted run goes on
-    keeps_work: what the command made is too dear to be made anew because the command is another one now
+    budget: the last options of the command, which may be different when an interrupted run goes on
+    keeps_work: whether its results are too costly to be made again just because the command has changed
     """
 
     what: str
@@ -55,8 +55,8 @@ class Step:
 class Job:
     """Steps that run one after another.
 
-    after: the jobs that must be done before
-    updates: of its training, for the line of progress
+    after: the jobs that must be done first
+    updates: the number of updates of its training, for the line of progress
     """
 
     name: str
@@ -80,7 +80,7 @@ class Job:
 
     @property
     def origins(self) -> List[str]:
-        """For each step a digest of its command and of all that ran before it, in this job and in those it needs."""
+        """For each step, a digest of its command and of all commands before it, in this job and in those it needs."""
         before = [text for job in self.after for text in (job.origins[-1], job.steps[-1].budget)]
         found = []
         for step in self.steps:
@@ -91,8 +91,15 @@ class Job:
 
 
 class Record(NamedTuple):
-    """What is known of a step that was started: its command, the digest of all before it, how long it has run in all,
-    whether it was done, and then the name of that run; and the names of the runs that it came after."""
+    """The record of a step that was started.
+
+    command, budget: those of the step
+    origin: the digest of its command and of all commands before it
+    seconds: how long it has run in all
+    done: whether it was finished
+    run: the name of the run that finished it
+    after: the names of the runs that it came after
+    """
 
     command: str
     budget: str
@@ -115,13 +122,13 @@ def read_record(directory: Path, step: Step) -> Optional[Record]:
 
 
 def runs_before(job: Job, position: int, directory: Path) -> str:
-    """The names of the runs that a step of a job comes after: of the step before it, or of the jobs that it needs."""
+    """The names of the runs that a step comes after: of the step before it in the job, or of the jobs that it needs."""
     steps = [job.steps[position - 1]] if position else [other.steps[-1] for other in job.after]
     return "".join(record.run for record in (read_record(directory, step) for step in steps) if record is not None)
 
 
 def has_run(job: Job, position: int, directory: Path) -> bool:
-    """Whether a step of a job was done, by the same command after the same commands, none of which has run since."""
+    """Whether a step of a job was done, by the same command, after the same commands, of which none has run since."""
     record = read_record(directory, job.steps[position])
     if record is None or not record.done:
         return False
@@ -185,10 +192,10 @@ class Runner:
     """Runs jobs in a directory.
 
     Args:
-        environment: variables of the commands, beside those of this process
-        at_once: how many jobs run at the same time; None is all
-        goes_on: after a step that failed, the jobs that do not need it go on
-        seconds: after which everything is stopped
+        environment: variables of the commands, in addition to those of this process
+        at_once: how many jobs run at the same time; None for all
+        goes_on: whether, after a step has failed, the jobs that do not need it go on
+        seconds: the time after which everything is stopped
     """
 
     def __init__(
@@ -214,7 +221,7 @@ class Runner:
         }
 
     def run(self, jobs: Sequence[Job]) -> bool:
-        """Run the jobs, each of which comes after those that it needs; False if the time was over before.
+        """Run the jobs, each after those that it needs; returns False if the time was over first.
 
         Raises:
             SystemExit: a step failed, with the end of its log; or as :meth:`check`
@@ -236,7 +243,7 @@ class Runner:
         return True
 
     def check(self, jobs: Sequence[Job]) -> None:
-        """Raise SystemExit where there is work of other commands that would be lost."""
+        """Raise SystemExit if work of other commands would be lost."""
         for job in jobs:
             self._check_records(job)
 
@@ -269,7 +276,7 @@ class Runner:
                 raise SystemExit(f"error: {job.name}: {step.what} {problem}.\n{remedy}")
 
     def _advance(self, jobs: Sequence[Job], failures: List[str]) -> bool:
-        """Note what has ended and start what can start; whether anything runs."""
+        """Note what has ended and start what can start; returns whether anything runs."""
         for job in jobs:
             status = None if job.process is None else job.process.poll()
             if status is not None:
@@ -288,7 +295,7 @@ class Runner:
         if job.done:
             return
         earlier = read_record(self._directory, job.step)
-        # Work that is kept has taken all the time since it was begun.
+        # The time of work that is kept includes its earlier runs.
         job.started = time.monotonic() - (earlier.seconds if earlier is not None and job.step.keeps_work else 0.0)
         self._record(job, done=False)
         for line in job.step.shell_command.splitlines():
@@ -301,7 +308,7 @@ class Runner:
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # so that all that the shell has started can be stopped with it
+                start_new_session=True,  # so that everything the shell has started can be stopped with it
             )
 
     def _end_step(self, job: Job, status: int, failures: List[str]) -> None:

@@ -1,12 +1,12 @@
 """A Python that has imported fairseq already, for runs of many programs.
 
 Importing torch, fairseq and what they import takes six seconds of processor time, and half as much again when training
-makes its optimizer: most of what a short command takes. A server imports them once; the programs of
-:attr:`WarmPython.folder` ask the server for a process of their own, which is forked from it, has the arguments, folder,
-variables, input and output of the program that asked, and runs the same code. Before the server is ready, and where it
-cannot be had (it takes Linux), they run as always.
+makes its optimizer. This is most of the time of a short command. A server imports them once. The programs in
+:attr:`WarmPython.folder` ask the server for a process of their own, which is forked from the server, has the arguments,
+folder, variables, input and output of the program that asked, and runs the same code. Before the server is ready, and
+where there is none (it needs Linux), the programs run as usual.
 
-Not for tests of how processes start and end: the process that runs the code is no child of the program.
+It is not for tests of how processes start and end: the process that runs the code is not a child of the program.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
 class WarmPython:
-    """Starts the server, and programs that ask it: ``python``, and fairseq's and our own commands.
+    """Starts the server, and makes the programs that ask it: ``python``, and fairseq's and our own commands.
 
     Args:
-        folder: for the programs and the server's socket
+        folder: the folder for the programs and the server's socket
         imported: the names of the modules that are imported beforehand
         environment: the server's variables; those of this process if not given
     """
 
     def __init__(self, folder: Path, imported: Sequence[str], environment: Optional[Mapping[str, str]] = None) -> None:
-        from fairseq_ctxgates.processes import ending_with_parent  # which the programs do without
+        from fairseq_ctxgates.processes import ending_with_parent  # not at the top: the programs do not need it
 
         self.folder = folder / "bin"
         self.folder.mkdir()
@@ -68,12 +68,12 @@ class WarmPython:
             time.sleep(0.05)
 
     def environment(self, **variables: str) -> Dict[str, str]:
-        """The variables of this process and these, with the programs first on PATH."""
+        """The variables of this process and the given ones, with the programs first on PATH."""
         path = os.pathsep.join([str(self.folder), str(Path(sys.executable).parent), os.environ["PATH"]])
         return {**os.environ, "PATH": path, **variables}
 
     def close(self) -> None:
-        """Stop the server; it forks no more."""
+        """Stop the server, which then forks no more processes."""
         self._server.kill()
         self._server.wait()
 
@@ -82,12 +82,12 @@ class WarmPython:
 
 
 def ask(address: str, name: str, arguments: List[str]) -> int:
-    """Have the server run a program, and return its exit status; end by the signal that ended it."""
+    """Have the server run a program, and return its exit status; if a signal ended it, end by the same signal."""
     with socket.socket(socket.AF_UNIX) as connection:
         try:
             with short_path(address) as path:
                 connection.connect(path)
-        except OSError:  # there is no server yet, or none any more
+        except OSError:  # there is no server yet, or no longer
             script = [] if name == "python" else [str(Path(sys.executable).parent / name)]
             os.execv(sys.executable, [sys.executable, *script, *arguments])
         request = {"name": name, "arguments": arguments, "folder": os.getcwd(), "environment": dict(os.environ)}
@@ -108,7 +108,7 @@ def ask(address: str, name: str, arguments: List[str]) -> int:
 
 @contextmanager
 def short_path(address: str) -> Iterator[str]:
-    """A path of the address that is short enough for a socket, by a descriptor of its folder."""
+    """A path to the address that is short enough for a socket, by way of a descriptor of its folder."""
     folder = os.open(os.path.dirname(address), os.O_RDONLY)
     try:
         yield f"/proc/self/fd/{folder}/{os.path.basename(address)}"
@@ -137,8 +137,8 @@ def serve(address: str, imported: Sequence[str]) -> None:
     for name in imported:
         importlib.import_module(name)
     torch = importlib.import_module("torch")
-    torch.optim.Adam([torch.zeros(1)])  # imports as much again
-    gc.freeze()  # or the first collection of each process would copy all that is here
+    torch.optim.Adam([torch.zeros(1)])  # causes further imports
+    gc.freeze()  # otherwise the first garbage collection of each process would copy everything here
     with socket.socket(socket.AF_UNIX) as listener:
         with short_path(address) as path:
             listener.bind(path)
@@ -162,7 +162,7 @@ def serve(address: str, imported: Sequence[str]) -> None:
 
 
 def read_request(connection: socket.socket) -> Tuple[Dict[str, Any], array.array]:
-    """What :func:`ask` sent, and the files that it reads and writes."""
+    """The request that :func:`ask` sent, and the descriptors of the program's input and output."""
     room = socket.CMSG_LEN(3 * array.array("i").itemsize)
     header, ancillary, _, _ = connection.recvmsg(HEADER.size, room)
     (size,) = HEADER.unpack(header)
@@ -170,7 +170,7 @@ def read_request(connection: socket.socket) -> Tuple[Dict[str, Any], array.array
 
 
 def keep(connection: socket.socket, process: int) -> None:
-    """Tell the program that asked when its process ends; kill that if the program is killed. Does not return."""
+    """Tell the program that asked when its process ends; kill the process if the program is killed. Does not return."""
     connection.sendall(NUMBER.pack(process))
     while True:
         ended, status = os.waitpid(process, os.WNOHANG)
@@ -183,7 +183,7 @@ def keep(connection: socket.socket, process: int) -> None:
 
 
 def run_and_exit(request: Dict[str, Any]) -> None:
-    """Run a program as Python does, but for taking down what was imported, which takes seconds."""
+    """Run a program as Python does, except that the imported modules are not torn down at exit, which takes seconds."""
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
@@ -191,7 +191,7 @@ def run_and_exit(request: Dict[str, Any]) -> None:
     sys.stdin = open(0, encoding="utf-8", closefd=False)
     sys.stdout = open(1, "w", buffering=1 if unbuffered else -1, encoding="utf-8", closefd=False)
     sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
-    logging.root.handlers.clear()  # of what was imported; fairseq's commands set the logger up before they import that
+    logging.root.handlers.clear()  # set by the imports; fairseq's commands set up the logger before these
     status: object = 0
     try:
         run(request["name"], request["arguments"])

@@ -1,7 +1,7 @@
-"""The C library's memory allocator, told to keep what a training on a CPU frees.
+"""The C library's memory allocator, which is told to keep the memory that training on a CPU frees.
 
-By default, glibc gives large tensors back to the system when they are freed, and takes them anew in the next step, page
-by page, each set to zero: a fifth of a training's processor time (docs/decisions.md).
+By default, glibc returns the memory of large tensors to the system when they are freed, and requests it again in the
+next step, page by page, each page set to zero. That takes a fifth of a training's processor time (docs/decisions.md).
 """
 
 import ctypes
@@ -13,7 +13,7 @@ import torch
 # mallopt(3)
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
 _NEVER, _NONE = -1, 0
-# The settings of the user's own that decide the same.
+# The user's own settings for the same.
 _VARIABLES = (
     "MALLOC_TRIM_THRESHOLD_",
     "MALLOC_MMAP_THRESHOLD_",
@@ -25,13 +25,15 @@ _VARIABLES = (
 
 @functools.lru_cache(maxsize=None)
 def keep_freed_memory() -> bool:
-    """Let this process keep the memory that it frees, so that a later tensor takes it as it is. It then needs more
-    memory, as much as its heap ever had; a model of 3 layers took a quarter more. What is free when a process is
-    forked, such as a worker that loads data, is given back first: else the worker would hold it as long as it lives.
+    """Let this process keep the memory that it frees, so that later tensors reuse it as it is.
+
+    The process then needs more memory, as much as its heap ever had; a model of 3 layers took a quarter more. Free
+    memory is returned to the system before a process is forked, such as a worker that loads data: otherwise the worker
+    would hold that memory as long as it lives.
 
     Returns:
-        whether that was done: not on a machine with a GPU, whose memory torch keeps by itself; nor without glibc; nor
-        where the environment has one of the user's own settings, ``MALLOC_TRIM_THRESHOLD_``,
+        whether this was done. It is not done on a machine with a GPU, whose memory torch keeps by itself; without
+        glibc; or if the environment has one of the user's own settings, ``MALLOC_TRIM_THRESHOLD_``,
         ``MALLOC_MMAP_THRESHOLD_``, ``MALLOC_MMAP_MAX_``, ``MALLOC_TOP_PAD_`` or ``GLIBC_TUNABLES``
     """
     if os.name != "posix" or torch.cuda.is_available() or not os.environ.keys().isdisjoint(_VARIABLES):

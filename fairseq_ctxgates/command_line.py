@@ -13,7 +13,7 @@ from fairseq_ctxgates.configuration import as_flag
 from fairseq_ctxgates.data.data_directory import Split, find_splits
 from fairseq_ctxgates.errors import UserError
 
-LARGEST = 10**9  # of a number in an option: what compiled code, NumPy and semaphores can hold
+LARGEST = 10**9  # the largest number in an option: what compiled code, NumPy and semaphores can hold
 
 
 class DefaultsHelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
@@ -24,8 +24,12 @@ class DefaultsHelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
 
 
 class Condition(NamedTuple):
-    """What some options need to do something: ``needs`` in words, ``holds`` asked of the options of a command line, and
-    the options by their names in these."""
+    """A condition without which some options have no effect.
+
+    needs: the condition in words
+    holds: whether the parsed options of a command line meet the condition
+    options: the names of the options that depend on it
+    """
 
     needs: str
     holds: Callable[[argparse.Namespace], object]
@@ -33,22 +37,23 @@ class Condition(NamedTuple):
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser that refuses options which would do nothing beside the others: a command states what they need where it
-    adds them, and stops with status 2, as argparse does, when they are given without it."""
+    """A parser that refuses options that would have no effect together with the others. A command states the condition
+    for such options where it adds them. If they are given although the condition does not hold, the command stops with
+    status 2, as argparse does."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.conditions: List[Condition] = []
 
     def add_condition(self, needs: str, holds: Callable[[argparse.Namespace], object], *options: str) -> None:
-        """Let options do something only where a condition holds; see :class:`Condition`."""
+        """State that options have an effect only if a condition holds; see :class:`Condition`."""
         self.conditions.append(Condition(needs, holds, options))
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's, for command lines whose options all do something."""
+        """As argparse's, but every option given must have an effect."""
         parsed = super().parse_args(args, namespace)
         options = [name for condition in self.conditions for name in condition.options]
-        # Parsed once more without their defaults, which may also be given.
+        # Parsed once more without the options' defaults, since a user may also give the default itself.
         given = super().parse_args(args, argparse.Namespace(**dict.fromkeys(options)))
         for condition in self.conditions:
             for name in condition.options:
@@ -131,8 +136,8 @@ def match_files_to_splits(
     """The file of each split that an option names.
 
     Args:
-        option: name of the option, for error messages
-        files_by_name: values of the option, from :func:`split_and_files`
+        option: the name of the option, for error messages
+        files_by_name: the values of the option, from :func:`split_and_files`
 
     Raises:
         UserError: a split does not exist or is named twice, or the number of files is not the number of directories

@@ -1,9 +1,9 @@
-"""What fairseq has beside its documented extension points, and how one fairseq differs from another.
+"""The names of fairseq that are not among its documented extension points, and the differences between its versions.
 
 The extension points are the packages that fairseq's documentation tells the writers of plugins to import, and the names
 that these packages export; docs/decisions.md has the list, and ``test_fairseq_imports.py`` holds the rule. All other
-names of fairseq that this package needs are imported here, and nowhere else: a fairseq that lacks one is refused, with
-its name, when the plugin is loaded.
+names of fairseq that this package needs are imported here, and nowhere else. If fairseq lacks one, loading the plugin
+fails with an error that says which.
 
 fairseq 0.12.2's encoder layers carry every parameter twice, for a fast path that drops the attention mask when there is
 padding. :class:`EncoderLayer` has neither.
@@ -94,12 +94,12 @@ FAST_PATH_PARAMETERS = tuple(
 )
 
 
-# What older fairseqs kept of their positional embeddings, and newer ones drop when they load it.
+# What older versions of fairseq saved of their positional embeddings, and newer versions drop when they load it.
 _OBSOLETE = ("embed_positions._float_tensor", "embed_positions.weights")
 
 
 def is_obsolete(parameter: str) -> bool:
-    """Whether a checkpoint's parameter is one that the fairseq at hand may do without."""
+    """Whether a checkpoint's parameter is one that the installed version of fairseq may not have."""
     return parameter.endswith(_OBSOLETE)
 
 

@@ -1,4 +1,4 @@
-"""The options of one dataclass out of fairseq's configuration, which holds those of many, and their names as flags."""
+"""Takes the options of one dataclass out of fairseq's configuration, and writes options as users give them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Options = TypeVar("Options", bound=FairseqDataclass)
 
 
 def options_from(config: Type[Options], values: object) -> Options:
-    """The options of a dataclass, taken from an object that has them among others; enumerations as plain strings."""
+    """The options of a dataclass, from an object that has other options too; enumerations become plain strings."""
     given = {option.name: getattr(values, option.name) for option in fields(config) if option.name != "_name"}
     return config(**{name: plain(value) for name, value in given.items()})
 

@@ -12,7 +12,7 @@ class UserError(RuntimeError):
 
 
 def one_line(error: BaseException) -> str:
-    """The message of another package's exception as a part of a :class:`UserError`'s."""
+    """The message of another package's exception, for use within the message of a :class:`UserError`."""
     return " ".join(str(error).split())[:300]
 
 

@@ -30,11 +30,11 @@ def atomic_write(path: Path, durable: bool = True) -> Iterator[Path]:
     """Yield a temporary path to write to, and rename it to ``path`` at the end of the block.
 
     The temporary file is removed when the block fails. Several threads or machines may write the same file at once.
-    What is not a regular file, such as ``/dev/full``, is yielded itself. To an open file of this process, such as
-    ``/dev/stdout``, the content is added, wherever that leads.
+    If ``path`` exists and is not a regular file, such as ``/dev/full``, it is yielded itself. If it is an open file of
+    this process, such as ``/dev/stdout``, the content is appended to that file, whatever it is.
 
     Raises:
-        OSError: of the block, with ``path`` if the disk is full
+        OSError: the error of the block, with ``path`` if the disk is full
     """
     with naming(path):
         descriptor = descriptor_of(path)
@@ -50,26 +50,26 @@ def atomic_write(path: Path, durable: bool = True) -> Iterator[Path]:
 
 
 def descriptor_of(path: Path) -> Optional[int]:
-    """The number of the open file of this process that a path names; None: it names a file."""
+    """The number of the open file of this process that a path names; None if the path names none."""
     names = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
     numbered = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", os.path.abspath(path))
     return int(numbered[1]) if numbered else names.get(os.path.abspath(path))
 
 
 def is_replaced(path: Path) -> bool:
-    """Whether :func:`atomic_write` puts another file in the place of what is there, or of nothing."""
+    """Whether :func:`atomic_write` creates or replaces a file at this path, and does not write to what is there."""
     return descriptor_of(path) is None and (path.is_file() or not path.exists())
 
 
 def _add_to(descriptor: int, content: Path) -> None:
-    sys.stdout.flush()  # what was printed before comes before
+    sys.stdout.flush()  # so that the content comes after what was printed before
     with open(content, "rb") as source, open(descriptor, "wb", closefd=False) as target:
         shutil.copyfileobj(source, target)
 
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Add the name of what the block writes to an error that says that the disk is full; see :func:`named`."""
+    """If the block fails because the disk is full, add the name of the file to the error; see :func:`named`."""
     try:
         yield
     except OSError as error:
@@ -77,7 +77,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def named(error: OSError, path: Path) -> OSError:
-    """The error, with the name of what was written if it says that the disk is full, but not where."""
+    """The error, with the name of the file that was written if the disk is full and the error does not name one."""
     if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return OSError(error.errno, error.strerror, str(path))
     return error
@@ -87,14 +87,14 @@ def named(error: OSError, path: Path) -> OSError:
 def atomic_write_group(paths: Sequence[Path], marks: Sequence[Path] = (), durable: bool = True) -> Iterator[List[Path]]:
     """Yield temporary paths for files that belong together, and rename all of them at the end of the block.
 
-    The marks say that the group is complete: they are removed before the first file is renamed, and renamed last. A
-    process that is killed between two renames leaves a group without some mark, which readers must refuse. When the
-    block fails, the temporary files are removed and the old files stay; when a rename fails, the whole group is
-    removed. Temporary files that killed processes left are removed first. For a symbolic link the file is written that
-    it names. Nothing is changed where a folder has the name of a file.
+    The marks are files that say that the group is complete: the old ones are removed before the first file is renamed,
+    and the new ones are renamed last. A process that is killed between two renames leaves a group without some mark,
+    which readers must refuse. When the block fails, the temporary files are removed and the old files stay; when a
+    rename fails, the whole group is removed. Temporary files that killed processes left are removed first. If a path is
+    a symbolic link, the file that it points to is written. If a path is a folder, nothing is changed.
 
     Args:
-        durable: after a loss of power as well there is the old or the new file
+        durable: also after a power failure, there is either the old or the new file
     """
     marks = [path.resolve() for path in marks]
     paths = [*(path.resolve() for path in paths), *marks]
@@ -129,7 +129,7 @@ def _flush(path: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # a file system that has no such thing, for folders most of all
+        if error.errno != errno.EINVAL:  # some file systems cannot do this, most often for folders
             raise
     finally:
         os.close(descriptor)
@@ -140,7 +140,7 @@ def _rename_group(temporaries: Sequence[Path], paths: Sequence[Path], marks: Seq
         _remove_files(marks)
         for temporary, path in zip(temporaries, paths):
             os.replace(temporary, path)
-    except BaseException:  # also the exit that a signal causes
+    except BaseException:  # including the exit that a signal causes
         if len(paths) > 1:
             _remove_files([*marks, *paths])
         raise
@@ -156,8 +156,8 @@ def _remove_files(paths: Iterable[Path]) -> None:
 def scratch_folder(folder: Path, name: str) -> Iterator[Path]:
     """Yield a new folder for intermediate results, and remove it at the end of the block.
 
-    Scratch folders that killed processes left in ``folder`` are removed as well, those of living ones are not: a file
-    beside each is locked by its process.
+    Scratch folders that killed processes left in ``folder`` are removed as well. Those of running processes are kept: a
+    file beside each folder is locked by its process.
     """
     remove_abandoned(folder.glob(f".{glob.escape(name)}.{_RANDOM_PATTERN}.lock"), _remove_scratch)
     lock = folder / f".{name}.{uuid.uuid4().hex}.lock"
@@ -172,18 +172,18 @@ def scratch_folder(folder: Path, name: str) -> Iterator[Path]:
 
 
 def _remove_scratch(lock: Path) -> None:
-    # A shard that still runs on another machine would add files while the folder is emptied: under another name it
-    # finds the folder no more.
+    # A shard that still runs on another machine could add files while the folder is emptied. Once the folder is
+    # renamed, the shard does not find it any more.
     removed = lock.with_suffix(".removed")
     with suppress(FileNotFoundError):
         lock.with_suffix("").rename(removed)
     shutil.rmtree(removed, ignore_errors=True)
-    if not removed.exists():  # else the next run removes it, which finds it by its lock
+    if not removed.exists():  # otherwise the next run finds it by its lock, and removes it
         _remove_files([lock])
 
 
 def write_array(path: Path, array: np.ndarray) -> None:
-    """Write the raw bytes of an array atomically, to a scratch folder: nothing of it shall survive a loss of power."""
+    """Write the raw bytes of an array atomically to a scratch folder, whose files need not survive a power failure."""
     with atomic_write(path, durable=False) as temporary:
         temporary.write_bytes(np.ascontiguousarray(array).data)  # tofile does not say why it fails
 
@@ -212,7 +212,7 @@ def read_lines(path: Path) -> List[str]:
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise UserError(f"{path} is not a complete gzip file ({error}): make it again") from error
     try:
-        lines = re.split("\r\n|\r|\n", content.decode("utf-8-sig"))  # as Python, and so fairseq, reads a text
+        lines = re.split("\r\n|\r|\n", content.decode("utf-8-sig"))  # the lines that Python, and so fairseq, reads
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise UserError(f"{path}, line {line}: not text in UTF-8 ({error.reason}); convert the file") from error
@@ -228,7 +228,7 @@ def clean_up_on_failure() -> Iterator[None]:
     Inside the block the signals raise SystemExit, so that context managers remove incomplete files.
 
     Raises:
-        UserError: in place of an OSError of the block
+        UserError: instead of an OSError of the block
     """
     signals = [signum for signum in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(signum) != signal.SIG_IGN]
     previous_handlers = {signum: signal.signal(signum, _exit_by_signal) for signum in signals}

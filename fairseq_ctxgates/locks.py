@@ -1,7 +1,7 @@
-"""Locks on files, which end with the process that holds them: what is being written, and what a dead process left.
+"""File locks, which end with the process that holds them: for files being written, and for what dead processes left.
 
-The locks are those of flock(2), which also hold between the machines of a network file system. Where a file system has
-none, nothing is locked, and nothing of another process is taken for dead.
+The locks are those of flock(2), which also hold between the machines of a network file system. On a file system without
+locks, nothing is locked, and no file is taken to be a dead process's.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def create_locked(path: Path, wait: bool = True) -> Optional[int]:
             return descriptor
         if _is_same_file(descriptor, path):
             return descriptor
-        os.close(descriptor)  # who held the lock has removed the file
+        os.close(descriptor)  # the process that held the lock has removed the file
 
 
 def _is_same_file(descriptor: int, path: Path) -> bool:
@@ -46,10 +46,10 @@ def _is_same_file(descriptor: int, path: Path) -> bool:
 
 
 def remove_abandoned(paths: Iterable[Path], remove: Callable[[Path], None] = Path.unlink) -> None:
-    """Remove what processes left that made these files with :func:`create_locked` and no longer run.
+    """Remove each of these files if the process that made it with :func:`create_locked` no longer runs.
 
     Args:
-        remove: removes a file, and what belongs to it
+        remove: removes a file, and whatever belongs to it
     """
     for path in paths:
         try:
@@ -82,7 +82,7 @@ def exclusive(path: Path, activity: str) -> Iterator[None]:
     try:
         since = time.strftime("%Y-%m-%d %H:%M:%S")
         holder = f"{activity} (process {os.getpid()} on {socket.gethostname()}, since {since})\n"
-        with suppress(OSError):  # a full disk: the lock holds without the text
+        with suppress(OSError):  # a full disk: the lock works without the text
             os.ftruncate(descriptor, 0)
             os.write(descriptor, holder.encode("utf-8"))
         yield

@@ -41,14 +41,14 @@ from fairseq_ctxgates.parts import (
 )
 
 TRANSFORMER, RNNSEARCH = "transformer", "rnnsearch"  # the backbones
-Defaults = Mapping[str, object]  # of options, by name
+Defaults = Mapping[str, object]  # the default values of options, by name
 
 
 class EncoderInput(NamedTuple):
-    """What an encoder is given.
+    """The input of an encoder.
 
     ``source``: the source sentences, (batch, source length). ``inputs``: what side streams added to ``net_input``, by
-    name. ``dictionary``: of the source language.
+    name. ``dictionary``: the source dictionary.
     """
 
     source: Tensor
@@ -56,19 +56,22 @@ class EncoderInput(NamedTuple):
     dictionary: Dictionary
 
     def require(self, name: str) -> Tensor:
-        """An input by its name; ValueError when the batch has none."""
+        """The input with this name; ValueError if the batch does not have it."""
         if self.inputs.get(name) is None:
             raise ValueError(f"net_input has no {name}: is this the task context_translation?")
         return self.inputs[name]
 
 
 class FurtherSentences(NamedTuple):
-    """Further sentences to encode for each source, each by itself.
+    """Further sentences to encode for each source sentence, each by itself.
 
-    ``tokens``: (batch, length), padded; a row is one sentence, or with ``groups`` several. ``groups``: the
-    places of the sentences' tokens in the flattened rows, for each group (sentences, their length); after the end of a
-    sentence the number of all places. ``distances``: of the rows' sentences, (batch, length), from 1; 0 for what
-    attention shall not see, such as padding. None: what attention shall not see is padding.
+    ``tokens``: (batch, length), padded. A row is one sentence; with ``groups`` it may be several.
+
+    ``groups``: for each group of sentences, the places of their tokens in the flattened rows, (sentences, their
+    length). A shorter sentence is padded with the number of all places, which is none of them.
+
+    ``distances``: the distance of each token's sentence, (batch, length), from 1; 0 for a token that attention must
+    not see, such as padding. If None, attention sees everything but padding.
     """
 
     tokens: Tensor
@@ -81,19 +84,19 @@ class FurtherSentences(NamedTuple):
         return len(self.groups) or 1
 
     def batches(self, padding_idx: int) -> List[Tensor]:
-        """The tokens to encode, (sentences, their length), for each group; without groups, of all rows."""
+        """The tokens to encode: those of each group, (sentences, their length); without groups, those of all rows."""
         if not self.groups:
             return [self.tokens]
         tokens = torch.nn.functional.pad(self.tokens.flatten(), (0, 1), value=padding_idx)
         return [tokens[group] for group in self.groups]
 
     def padding_mask(self, padding_idx: int) -> Tensor:
-        """(batch, length), true where attention shall not see."""
+        """(batch, length), true where attention must not see."""
         return self.tokens.eq(padding_idx) if self.distances is None else self.distances.eq(0)
 
     def arrange(self, encodings: Sequence[Tensor]) -> Tensor:
-        """The encodings of the :meth:`batches`, (sentences, their length, width) each, in the places of the rows,
-        (batch, length, width); of groups zero at padding."""
+        """Put the encodings of the :meth:`batches`, (sentences, their length, width) each, into the places of the rows,
+        (batch, length, width). With groups, padding is zero."""
         if not self.groups:
             return encodings[0]
         width = encodings[0].size(-1)
@@ -106,24 +109,24 @@ class FurtherSentences(NamedTuple):
 class Mechanism(Generic[Options]):
     """The options, side streams and parts that are added to a model together.
 
-    A subclass states the facts as class attributes and overrides the methods for the places it takes in a model. An
-    instance belongs to one model and has that model's options.
+    A subclass states the facts as class attributes, and overrides the methods for the places that its parts take in a
+    model. An instance belongs to one model and has that model's options.
 
     Attributes:
         name: key of its parts, which appears in the names of their parameters
         configs: the dataclass of its options, for each backbone that it supports
         switch: the option that turns it on; it is off when that is False, None or "none"
-        layers_option: the option that lists the decoder layers with its parts, as in ``all``, ``6``, ``1,3-5``, or None
-            for the top one; without such an option they are in all
+        layers_option: the option that lists the decoder layers with its parts, such as ``all``, ``6`` or ``1,3-5``, or
+            has the value None for the top layer; a mechanism without such an option has parts in all layers
         layers: the numbers of the decoder layers with its parts, from 1 at the bottom, in ascending order
-        initial_options: those that only decide the initial values of parameters, which a trained model does not read
-        architectures: the architectures it gives, by backbone and by name, as defaults that differ
-        streams: every side stream that it may read; the task has their options
+        initial_options: the options that only decide initial values of parameters; a trained model does not read them
+        architectures: the architectures that it adds, by backbone and by name: for each, the defaults that differ
+        streams: every side stream that it may read; their options belong to the task
 
     Args:
         options: the mechanism's options, plain strings where fairseq has ``ChoiceEnum`` values
         num_layers: the number of decoder layers
-        backbone: of the model
+        backbone: the model's backbone
 
     Raises:
         UserError: options contradict each other, or would do nothing although the mechanism is on.
@@ -165,7 +168,7 @@ class Mechanism(Generic[Options]):
         """Raise UserError where options contradict each other, or would do nothing."""
 
     def unread_options(self) -> Dict[str, str]:
-        """The options that were given although the mechanism is off, by name, with what the user is told."""
+        """The options that were given although the mechanism is off: the message for the user, by the option's name."""
         if self.is_on:
             return {}
         others = [option.name for option in fields(self.options) if option.name not in (self.switch, "_name")]
@@ -204,7 +207,7 @@ class Mechanism(Generic[Options]):
 
     @property
     def context_size(self) -> int:
-        """How many preceding sentences a row of the model's input has; 1 also where the mechanism reads none."""
+        """The number of preceding sentences in a row of the model's input; also 1 if the mechanism reads none."""
         return 1
 
     @property
@@ -215,44 +218,45 @@ class Mechanism(Generic[Options]):
     # --- the encoder
 
     def encoder_attention(self) -> Optional[Type[MultiheadAttention]]:
-        """The class of the encoder's self-attention, if not fairseq's. On the Transformer only."""
+        """The class of the encoder's self-attention, if it is not fairseq's. On the Transformer only."""
         return None
 
     def source_masks(self, encoder_input: EncoderInput) -> Dict[str, Tensor]:
-        """Masks under which the source is encoded once more, (batch, source length, source length), true where a
-        position may see another. The encoding named ``x`` is added as ``x_out``, (source length, batch, embed dim); the
-        beams of a sentence share it. On the Transformer only."""
+        """Masks under which the source is encoded once more, by name, (batch, source length, source length), true where
+        a position may see another. The encoding under mask ``x`` is added to the encoder's output as ``x_out``, (source
+        length, batch, embed dim); the beams of a sentence share it. On the Transformer only."""
         return {}
 
     def sentences(self, encoder_input: EncoderInput) -> Dict[str, FurtherSentences]:
-        """Further sentences to encode. The encoding of those named ``x`` is added as ``x_out``, (length, batch, embed
-        dim), on RNNSearch (sentences, length, context dim), and the padding mask as ``x_padding_mask``. The beams of a
-        sentence share them."""
+        """Further sentences to encode, by name. The encoding of the sentences ``x`` is added to the encoder's output as
+        ``x_out``, (length, batch, embed dim), or (sentences, length, context dim) on RNNSearch; their padding mask is
+        added as ``x_padding_mask``. The beams of a sentence share both."""
         return {}
 
     def tensors(self, encoder_input: EncoderInput) -> Dict[str, Tensor]:
-        """Tensors that are added to the encoder's output as they are, (batch, ...); beams reorder the first dimension.
-        Their names do not end in ``_out`` or ``_padding_mask``, as those of encodings do."""
+        """Tensors that are added to the encoder's output as they are, by name, (batch, ...). Beam search reorders the
+        first dimension. Their names must not end in ``_out`` or ``_padding_mask``, as the names of encodings do."""
         return {}
 
     # --- the parts, None in a place where the mechanism has none
 
     def encoding_parts(self, width: int) -> Mapping[str, EncodingPart]:
-        """The parts for the encodings, of this width, of further sentences, by the names of these."""
+        """The parts for the encodings of further sentences, by the names of the sentences; ``width`` is the width of
+        the encodings."""
         return {}
 
     def embedding_part(
         self, side: str, embed_dim: int, dictionary: Dictionary, embed_scale: float
     ) -> Optional[EmbeddingPart]:
-        """The part for the embeddings of ``encoder`` or ``decoder``, which the model multiplies by ``embed_scale``
-        later."""
+        """The part for the embeddings of one side, ``encoder`` or ``decoder``. The model later multiplies these
+        embeddings by ``embed_scale``."""
         return None
 
     def source_part(
         self, layer: int, options: TransformerOptions, new_attention: Callable[[], SentenceAttention]
     ) -> Optional[SourceContextPart]:
-        """The part for the source context of a Transformer's decoder layer, numbered from 1 at the bottom.
-        ``new_attention`` makes attention like the layer's own, with new parameters."""
+        """The part for the source context of a Transformer's decoder layer. ``layer`` is its number, from 1 at the
+        bottom; ``new_attention`` makes attention like the layer's own, with new parameters."""
         return None
 
     def connection(self, layer: int, options: TransformerOptions) -> Optional[Connection]:
@@ -269,8 +273,8 @@ class Mechanism(Generic[Options]):
 
 
 class ModelMechanisms(NamedTuple):
-    """The mechanisms that the options of a model turn on, and the options that were given to others; see
-    :meth:`Mechanism.unread_options`."""
+    """The mechanisms that the options of a model turn on, and the options that were given for mechanisms that are off;
+    see :meth:`Mechanism.unread_options`."""
 
     on: Tuple[Mechanism, ...]
     unread_options: Dict[str, str]

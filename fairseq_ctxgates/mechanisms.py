@@ -1,4 +1,4 @@
-"""The one list of mechanisms. Models, task and command line get them from here, and name none."""
+"""The one list of mechanisms. Models, task and command line read this list, and name no mechanism themselves."""
 
 from __future__ import annotations
 

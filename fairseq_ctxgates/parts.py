@@ -29,15 +29,15 @@ from fairseq_ctxgates.modules.additive_attention import AttentionMemory
 from fairseq_ctxgates.modules.attention import EncodedSentence, IncrementalState, SentenceAttention
 from fairseq_ctxgates.modules.norm_order import SublayerNorm
 
-Returned = Dict[str, Tensor]  # gates and attention weights that a part gives beside its result, by name
+Returned = Dict[str, Tensor]  # gates and attention weights that a part returns beside its result, by name
 
 
 class Part(nn.Module, ABC):
     """A module that a mechanism adds to a model; its parameters are the mechanism's own.
 
     ``gates`` and ``attentions`` name what the part can return beside its result: the values of gates and
-    the weights of attention. ``warm_start_source`` names, for a module of the part, the module beside the part (of
-    the same decoder layer) that it copies in a warm start.
+    the weights of attention. ``warm_start_source`` names, for a module of the part, the module that it copies in a
+    warm start; that module stands beside the part, in the same decoder layer.
     """
 
     gates: ClassVar[Tuple[str, ...]] = ()
@@ -76,7 +76,7 @@ class Parts(nn.ModuleDict, Generic[P]):
 
 
 class EmbeddingPart(Part):
-    """Changes the embeddings of the encoder or of the decoder. ``before`` is how many earlier tokens it reads."""
+    """Changes the embeddings of the encoder or of the decoder. ``before`` is the number of earlier tokens it reads."""
 
     before: int = 0
 
@@ -86,7 +86,7 @@ class EmbeddingPart(Part):
         Args:
             embeddings: (batch, tokens, embed dim)
             tokens: their tokens, (batch, tokens)
-            length: how many tokens are asked for, which are the last ones
+            length: the number of tokens whose embeddings are asked for, counted from the end
 
         Returns:
             the embeddings of the last tokens, (batch, length, embed dim)
@@ -99,7 +99,7 @@ def embed_words(
     """Embeddings of tokens, changed by each part in turn, (batch, length, embed dim).
 
     Args:
-        embed_tokens: the table
+        embed_tokens: the embedding table
         tokens: (batch, length)
         last_only: return the last token only, (batch, 1, embed dim), as incremental decoding needs it
     """
@@ -124,8 +124,8 @@ class EncodingPart(Part):
         """
         Args:
             states: (batch, length, width)
-            distances: of the states' sentences, (batch, length), from 1, and 0 for what attention shall not see; None:
-                all are of the nearest sentence
+            distances: the distance of each state's sentence, (batch, length), from 1, and 0 for a state that attention
+                must not see; None: all states are of the nearest sentence
 
         Returns:
             the changed states, of the same shape
@@ -138,8 +138,8 @@ class EncodingPart(Part):
 class LayerInput(NamedTuple):
     """What a decoder layer reads beside the target context.
 
-    ``sentence``: h, the encoded source sentence, which ``attention`` of the layer attends to. In a beam search it has a
-    row for each sentence, where the target context has one for each beam; :func:`attend` knows which belong together.
+    ``sentence``: h, the encoded source sentence, which the layer's ``attention`` reads. In beam search it has a row for
+    each sentence, but the target context has one for each beam; :func:`attend` knows which rows belong together.
     ``added``: the tensors that mechanisms added to the encoder's output, by name; encodings have a row for each
     sentence, too, and all other tensors one for each beam. ``first_step``: the number of the first target position,
     from 0. ``returns``: the names of gates and attention weights to return.
@@ -160,8 +160,8 @@ class SourceContextPart(Part):
     def forward(self, query: Tensor, source: Tensor, layer_input: LayerInput) -> Tuple[Tensor, Returned]:
         """
         Args:
-            query: what attention reads of the target context, (target length, batch, embed dim)
-            source: the source context as attention gives it, before dropout and layer normalisation, of the same shape
+            query: the target context as attention reads it, (target length, batch, embed dim)
+            source: the source context that attention gave, before dropout and layer normalization, of the same shape
 
         Returns:
             the new source context, of the same shape, and what the part returns beside it
@@ -170,8 +170,8 @@ class SourceContextPart(Part):
     def reorder_state(
         self, incremental_state: IncrementalState, new_order: Tensor, attention: SentenceAttention
     ) -> None:
-        """Reorder the state that the part keeps between decoding steps, as beams are reordered. fairseq reorders what
-        modules keep under their own name."""
+        """Reorder the state that the part keeps between decoding steps when beams are reordered. This is for state
+        under another name than a module's own, because fairseq reorders what modules keep under their own name."""
 
 
 class Connection(Part):
@@ -184,12 +184,12 @@ class Connection(Part):
         """
         Args:
             target: t, (target length, batch, embed dim)
-            source: the source context after dropout, before normalisation, of the same shape
-            target_input: what sublayers read of t, of the same shape
-            norm: the layer normalisation of this sublayer
+            source: the source context after dropout, before normalization, of the same shape
+            target_input: t as sublayers read it, of the same shape
+            norm: the layer normalization of this sublayer
 
         Returns:
-            u, what the feed-forward sublayer reads, of the same shape, and what the part returns beside it
+            u, the input of the feed-forward sublayer, of the same shape, and what the part returns beside it
         """
 
 
@@ -214,14 +214,15 @@ class RecurrentWidths(NamedTuple):
 
 
 class RecurrentPart(Part):
-    """A part of the recurrent cell. It reads the word before each step, and is given its terms in each step."""
+    """A part of the recurrent cell. Its inputs that do not depend on the state are computed for all steps at once, by
+    :meth:`step_inputs`, and given to it step by step."""
 
     def step_inputs(self, words: Tensor, added: Mapping[str, Tensor], first_step: int) -> Optional[Tensor]:
         """Inputs of all steps that do not depend on the state.
 
         Args:
             words: y_{t-1} of each step, (target length, rows, word dim)
-            added: the tensors that mechanisms added to the encoder's output, by name, a row each
+            added: the tensors that mechanisms added to the encoder's output, by name; see :class:`LayerInput`
             first_step: the number of the first step, from 0
 
         Returns:
@@ -240,8 +241,9 @@ class RecurrentSourcePart(RecurrentPart):
     def context_terms(self, context: Tensor) -> Tensor:
         """The projections of a context that the part needs in each step, (..., any width) from (..., context dim).
 
-        An affine function of each context by itself: for the first part the cell takes it of the annotations h_j and
-        sums with the weights α_j, which sum to one; for every later part of the context that the part before it gave.
+        It must be an affine function of each context by itself. For the first part, the cell applies it to the
+        annotations h_j and sums the results with the weights α_j, which sum to one. For every later part, the cell
+        applies it to the context that the part before it returned.
         """
         return context
 
@@ -268,11 +270,12 @@ class RecurrentSourcePart(RecurrentPart):
 
 
 class RecurrentConnection(RecurrentPart):
-    """Connects target and source context in the recurrent unit. This one, the plain one, leaves them as they are."""
+    """Connects target and source context in the recurrent unit. This base class, the plain connection, leaves them as
+    they are."""
 
     def source_terms(self, context_proj: nn.Module, context: Tensor) -> Tensor:
-        """The terms of the source context, C c first, (..., any width), of contexts, (..., context dim); an affine
-        function of each context by itself, as :meth:`RecurrentSourcePart.context_terms`."""
+        """The terms of the source context, C c first, (..., any width), from contexts, (..., context dim). Like
+        :meth:`RecurrentSourcePart.context_terms`, it must be an affine function of each context by itself."""
         terms: Tensor = context_proj(context)
         return terms
 
@@ -294,18 +297,18 @@ class RecurrentConnection(RecurrentPart):
         return source, list(target_terms), {}
 
 
-# --- what parts read of a Transformer's options
+# --- the Transformer's options that parts read
 
 
 class DecoderOptions(Protocol):
-    """The decoder's."""
+    """The decoder's options."""
 
     embed_dim: int
     ffn_embed_dim: int
 
 
 class TransformerOptions(Protocol):
-    """fairseq's ``TransformerConfig``, as far as parts read it."""
+    """The options of fairseq's ``TransformerConfig`` that parts read."""
 
     decoder: DecoderOptions
     activation_fn: str

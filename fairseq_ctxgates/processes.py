@@ -1,7 +1,7 @@
-"""Child processes that end with their parent, also when the parent is killed and can stop nothing itself.
+"""Child processes that end with their parent, even if the parent is killed and cannot stop them itself.
 
-This file is also a program, which imports nothing but the standard library: ``python processes.py PARENT COMMAND...``
-is what :func:`ending_with_parent` makes of a command, and with ``--group`` what :func:`group_ending_with_parent` does.
+This file is also a program, which imports only the standard library. :func:`ending_with_parent` turns a command into
+``python processes.py PARENT COMMAND...``, and :func:`group_ending_with_parent` does so with ``--group``.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import List, Sequence
 
 PR_SET_PDEATHSIG = 1  # of Linux's prctl(2): the signal that a process gets when its parent dies
-PARENT_DIED = signal.SIGUSR1  # for a process that has others to end first; nobody else sends it
+PARENT_DIED = signal.SIGUSR1  # for a process that must end others first; nothing else sends it
 GROUP = "--group"
-WATCH_SECONDS = 5  # between two looks at the parent, on systems without such a signal
+WATCH_SECONDS = 5  # between two checks of the parent, on systems without such a signal
 _THIS_PROGRAM = (sys.executable, "-I", os.path.abspath(__file__))
 
 
 def ending_with_parent(command: Sequence[str]) -> List[str]:
-    """A command line whose process ends when this process dies, or when the thread that started it ends. The process
-    has the same number as without. Only Linux can do so; elsewhere this is the command as it is."""
+    """A command line whose process ends when this process dies, or when the thread that started it ends. The command
+    itself runs in that process, with its process id. On systems other than Linux, this is the command unchanged."""
     if sys.platform != "linux":
         return list(command)
     return [*_THIS_PROGRAM, str(os.getpid()), *command]
 
 
 def group_ending_with_parent(command: Sequence[str]) -> List[str]:
-    """The same for a command that is started in a session of its own: all processes that it starts there end too, and
-    its status is that of a shell, 128 + n after signal n."""
+    """The same for a command that is started in a session of its own: all processes that it starts there end too. Its
+    exit status is like a shell's, 128 + n after signal n."""
     if sys.platform != "linux":
         return list(command)
     return [*_THIS_PROGRAM, str(os.getpid()), GROUP, *command]
@@ -48,8 +48,8 @@ def end_with_parent(parent: int, signal_number: int = signal.SIGKILL) -> None:
     """End this process when the process that started it dies.
 
     Args:
-        parent: the number of that process, which may be dead already
-        signal_number: of the signal that this process gets then
+        parent: the id of the process that started this one, which may be dead already
+        signal_number: the signal that this process gets then
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal_number)

@@ -1,4 +1,4 @@
-"""What a ``--user-dir`` brings: models and tasks, for commands that load them without one of fairseq's."""
+"""Registers the models and tasks of a ``--user-dir``, for commands that do not run one of fairseq's."""
 
 from __future__ import annotations
 
@@ -25,4 +25,4 @@ def register_models(user_dir: Optional[str] = None) -> None:
             raise UserError(f"--user-dir {user_dir} not found: give the folder that fairseq-train was given") from error
         except ImportError as error:
             raise UserError(f"--user-dir {user_dir} cannot be imported: {error}") from error
-    from fairseq_ctxgates import models, tasks  # noqa: F401  register what a checkpoint may be made of
+    from fairseq_ctxgates import models, tasks  # noqa: F401  they register what a checkpoint may name

@@ -1,4 +1,4 @@
-"""Prints ``docs/options.md``, every option of the plugin, made from the dataclasses and the commands' parsers.
+"""Prints ``docs/options.md``: every option of the plugin, from the dataclasses and the commands' parsers.
 
 python tools/options_page.py >docs/options.md
 """
@@ -54,7 +54,7 @@ def page() -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; what stands in a cell may hold any character."""
+    """A Markdown table; the text of a cell may have any character."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
@@ -111,7 +111,7 @@ def title(named: type) -> str:
 
 
 def config_table(*configs: Type[FairseqDataclass]) -> str:
-    """The options of dataclasses; those of fairseq's classes that they extend are left out."""
+    """The options of dataclasses, without those of fairseq's classes that they extend."""
     rows = []
     for config in configs:
         own = [base for base in config.__mro__ if base.__module__.startswith("fairseq_ctxgates")]
@@ -131,7 +131,7 @@ def field_row(option: Field) -> Tuple[str, str, str]:
 
 
 def default_text(value: object) -> str:
-    """A default as it would be given; nothing where the option is off or another one decides."""
+    """A default as it would be given; empty if the option is off or another option decides."""
     return "" if value is False or value in (None, "", [], argparse.SUPPRESS) else f"`{value}`"
 
 
@@ -164,7 +164,7 @@ def parser_table(parser: argparse.ArgumentParser) -> str:
 
 
 def help_text(action: argparse.Action) -> str:
-    """What ``--help`` says of an argument, without its default, which has a column of its own."""
+    """What ``--help`` says about an argument, without its default, which has a column of its own."""
     text = (action.help or "").replace(" (default: %(default)s)", "")
     return text.replace("%(default)s", str(action.default)).replace("%%", "%")
 

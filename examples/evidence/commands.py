@@ -11,14 +11,14 @@ from evidence.plan import Corpus, Plan, System, slug
 from fairseq_ctxgates.errors import UserError
 from runner import Job, Step, has_run
 
-# The shell's variables for the folder of the corpora's folders and for that of the examples. The commands name them, so
-# that they are the same wherever the folders are.
+# Shell variables: the folder that contains the folders of the corpora, and the folder of the examples. The commands use
+# these variables, so that the commands are the same wherever the folders are.
 TEXTS, EXAMPLES = "TEXTS", "EXAMPLES"
 SPLITS = ("train", "valid", "test")
 USER_DIR = '--user-dir "$(ctxgates user-dir)" --task context_translation'
 BEST = "checkpoint_best.pt"
 COMPARISON = "compare.json"
-# The fairseq that runs here logs a line of JSON for each report, which the table and the curves are made of.
+# fairseq logs a line of JSON for each report; the table and the curves are made from these lines.
 LOGGING = "--log-format json --log-interval 50 --no-epoch-checkpoints"
 
 
@@ -28,7 +28,7 @@ def corpus_folder(name: str) -> str:
 
 
 def system_folder(part: str, seed: int, row: str = "") -> str:
-    """The folder of a system or of a row of the table; without it, that of all systems of a seed."""
+    """The folder of a system or of a row of the table; without ``row``, that of all systems of a seed."""
     return "/".join([slug(part), f"seed{seed}", *([slug(row)] if row else [])])
 
 
@@ -36,7 +36,7 @@ def fill(text: str, where: str, names: Dict[str, str]) -> str:
     """A command of a plan with its names filled in.
 
     Raises:
-        UserError: a name is not known there
+        UserError: a name is not known
     """
     try:
         return Template(text).substitute(names)
@@ -48,10 +48,10 @@ def fill(text: str, where: str, names: Dict[str, str]) -> str:
 
 
 class CorpusCommands:
-    """The commands that make a corpus ready, and the names of its files.
+    """The commands that prepare a corpus, and the names of its files.
 
     Args:
-        name: of the corpus
+        name: the name of the corpus
     """
 
     def __init__(self, name: str, corpus: Corpus) -> None:
@@ -60,7 +60,7 @@ class CorpusCommands:
         self.source, self.target = corpus.pair
         self.data = f"{self._folder}/data-bin -s {self.source} -t {self.target}"
         self.reference = f"{self._folder}/text/test.{self.target}"
-        # What commands of the plan may name.
+        # The names that commands of the plan may use.
         self.names = {
             "corpus": self._folder,
             "data": self.data,
@@ -95,8 +95,8 @@ class CorpusCommands:
             return f"mkdir -p {self._folder}\n" + fill(self._corpus.make, f"corpora.{self._name}.make", self.names)
         lines = [f"mkdir -p {text}"]
         for name in self._files:
-            # gzip reads NAME.gz if no file is called NAME, and copies text that is not compressed. In a pipe its
-            # failure would pass unnoticed.
+            # gzip reads NAME.gz if there is no file NAME, and copies text that is not compressed. It is not in a pipe,
+            # where its failure would pass unnoticed.
             lines.append(f'gzip -dcf "${TEXTS}"/{self._corpus.text}/{name} > {text}/{name}')
             if self._corpus.first and name.startswith("train."):
                 lines.append(f"head -n {self._corpus.first} {text}/{name} > {text}/{name}.part")
@@ -117,7 +117,7 @@ class CorpusCommands:
         return [f"{split}.{ending}" for split in splits for ending in self._endings]
 
     def check_texts(self, texts: Path, directory: Path) -> None:
-        """Raise UserError where a file is missing of a text that is still to be read."""
+        """Raise UserError if a text is still to be read and one of its files is missing."""
         if self._corpus.make or has_run(self.job, 0, directory):
             return
         for name in self._files:
@@ -165,11 +165,11 @@ class CorpusCommands:
         )
 
     def translations(self, generated: str, to: str) -> str:
-        """The command that takes the translations, in the order of the text, from what fairseq-generate printed."""
+        """The command that takes the translations, in the order of the text, from the output of fairseq-generate."""
         return f"grep '^D-' {generated} | sort -t- -k2 -n | cut -f3{self._detokenizing()} > {to}"
 
     def _detokenizing(self) -> str:
-        """The end of a pipe that makes text of tokens."""
+        """The end of a pipe that turns tokens into text."""
         if self._corpus.tokenizer == "none":
             return ""
         # sacremoses joins l'article again, but not l’article, without which perfect French has 74 BLEU on laws.
@@ -178,7 +178,8 @@ class CorpusCommands:
 
 
 class MoreOptions(NamedTuple):
-    """Options for all parts: more of fairseq-train and fairseq-generate, and a budget in place of the parts'."""
+    """Options for all parts: further ones of fairseq-train and fairseq-generate, and a budget that replaces the
+    parts'."""
 
     train: str = ""
     budget: str = ""
@@ -189,8 +190,8 @@ class PartCommands:
     """The jobs of a part of a plan.
 
     Attributes:
-        name: of the part
-        corpus: of the part
+        name: the name of the part
+        corpus: the commands of its corpus
     """
 
     def __init__(self, name: str, plan: Plan, corpus: CorpusCommands, more: MoreOptions) -> None:
@@ -198,8 +199,8 @@ class PartCommands:
         self._plan, self._part, self._more = plan, plan.parts[name], more
 
     def jobs(self, seed: int) -> List[Job]:
-        """The jobs of a seed: the training of each system, after that of the one that it starts from, and what is done
-        with the model; then the comparison."""
+        """The jobs of a seed: for each system, its training (after that of the system that it starts from) and what is
+        done with the model; then the comparison."""
         trainings: Dict[str, Job] = {}
         jobs = []
         for name, system in self._part.systems.items():
@@ -210,7 +211,7 @@ class PartCommands:
         return [*jobs, self._comparison(seed, evaluations)]
 
     def is_finished(self, seed: int, directory: Path) -> bool:
-        """Whether a seed's systems were trained, translated, measured and compared as the plan now has it."""
+        """Whether a seed's systems were trained, translated, measured and compared as the plan now says."""
         *systems, comparison = self.jobs(seed)
         has_all = all(has_run(job, place, directory) for job in systems for place in range(len(job.steps)))
         return has_all and has_run(comparison, 0, directory)

@@ -2,13 +2,13 @@
 
 ``python examples/evidence/dropped_pronouns.py corpora/dialogues pronouns``
 
-Of valid and test (valid has chosen the checkpoint, by its likelihood, which says little of these words), a sentence is
-taken if its reference has exactly one of the three words, its source has none of 他, 她 and 它, and it is not the first
-of its dialogue. The set ``antecedent`` has those of them whose preceding source sentence has the pronoun of that gender
-and no other: there the context decides. Both sets are files for ``ctxgates analyze contrastive`` in the tokens of the
-binarized text: ``source``, ``reference``, ``wrong1``, ``wrong2``; the three sentences before, nearest first,
-``preceding1`` to ``preceding3``, empty where the dialogue begins; and the references of these, ``preceding-target1`` to
-``preceding-target3``.
+The sentences come from valid and test (valid has chosen the checkpoint, but by its likelihood, which says little about
+these words). A sentence is taken if its reference has exactly one of the three words, its source has none of 他, 她 and
+它, and it is not the first of its dialogue. The set ``antecedent`` has those sentences whose preceding source sentence
+has the pronoun of that gender and no other: there the context decides. Both sets are files for ``ctxgates analyze
+contrastive`` in the tokens of the binarized text: ``source``, ``reference``, ``wrong1``, ``wrong2``; the three
+sentences before, nearest first, ``preceding1`` to ``preceding3``, empty before the beginning of the dialogue; and the
+references of these three, ``preceding-target1`` to ``preceding-target3``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PRECEDING = 3  # sentences
 class Example(NamedTuple):
     """A sentence with a pronoun that its source leaves out, after the preceding sentences.
 
-    preceding: source sentences, the nearest first, an empty one where the dialogue begins
+    preceding: source sentences, the nearest first, empty before the beginning of the dialogue
     preceding_target: their references
     wrong: the reference with each of the other pronouns
     has_antecedent: whether the preceding source sentence has the pronoun's gender, and no other
@@ -44,7 +44,7 @@ def find_examples(source: Sequence[str], target: Sequence[str], documents: Seque
     """The examples of a text, in its order."""
     for line in range(1, len(source)):
         words = target[line].split()
-        before = ["", *words]  # a word is the end of another one after @@
+        before = ["", *words]  # after @@, a token is the end of a longer word
         places = [place for place, word in enumerate(words) if word in PRONOUNS and not before[place].endswith("@@")]
         if documents[line] != documents[line - 1] or len(places) != 1 or genders(source[line]):
             continue
@@ -61,7 +61,8 @@ def find_examples(source: Sequence[str], target: Sequence[str], documents: Seque
 
 
 def genders(chinese: str) -> List[str]:
-    """The English pronouns of the Chinese ones in a sentence; 他 in 他们 (*they*) and in 其他 (*other*) is none."""
+    """The English pronouns for the Chinese ones in a sentence; 他 in 他们 (*they*) and in 其他 (*other*) does not
+    count."""
     words = chinese.replace("@@ ", "").split()
     return [english for english, character in PRONOUNS.items() if character in words]
 

@@ -1,7 +1,7 @@
-"""A plan of experiments: corpora, the systems trained on them, with which seeds and for how long, what is measured.
+"""A plan of experiments: corpora, the systems trained on them, with which seeds and for how long, and what is measured.
 
-A plan is a YAML file with the keys of :class:`Plan`. In it ``${options.small}`` is another value of the plan (as in
-OmegaConf), and ``$data`` a name that the runner fills in (as in ``string.Template``); ``$$`` is a dollar sign.
+A plan is a YAML file with the keys of :class:`Plan`. In it, ``${options.small}`` is another value of the plan (as in
+OmegaConf), and ``$data`` is a name that the runner fills in (as in ``string.Template``). ``$$`` is a dollar sign.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fairseq_ctxgates.errors import UserError, one_line
 
 
 def slug(name: str) -> str:
-    """A name as that of a folder: ``gates, λ = 1`` is ``gates-λ-1``."""
+    """A name in the form of a folder's name: ``gates, λ = 1`` becomes ``gates-λ-1``."""
     return "-".join(re.findall(r"[\w.]+", name))
 
 
@@ -36,13 +36,13 @@ def check_folders(section: str, names: Sequence[str], reserved: Sequence[str]) -
 
 
 class Section(BaseModel):
-    """A mapping of the plan, in which every key is known."""
+    """A mapping in the plan; unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class _Parser(argparse.ArgumentParser):
-    """One whose errors are of the plan."""
+    """A parser whose errors are errors of the plan."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(f"scoring: {message}")
@@ -51,21 +51,22 @@ class _Parser(argparse.ArgumentParser):
 class Corpus(Section):
     """A parallel corpus, from text to binarized data with side streams.
 
-    languages: ``zh-en``
-    text: the folder, of those below ``--texts``, of ``{train,valid,test}.{zh,en}``, each perhaps with ``.gz``
-    documents: whether there are ``*.docids`` too, the name of each line's document
-    make: or a command that makes such files in the folder ``text``
-    first: how many of the first pairs of train are read; 0 is all
-    held_out: how many of the last pairs of train are the test set, of a corpus that has none
-    tokenizer: ``none`` for text in tokens; ``moses``, and translations are detokenized before they are scored
-    bpe: operations of joint BPE, with one dictionary
-    words: or the number of words a language; the others are unknown
+    languages: such as ``zh-en``
+    text: the folder, below ``--texts``, with ``{train,valid,test}.{zh,en}``, each possibly with ``.gz``
+    documents: whether the folder also has ``*.docids``, with the name of each line's document
+    make: instead of ``text``, a command that makes such files in the folder ``text``
+    first: how many of the first pairs of train are read; 0 for all
+    held_out: for a corpus without a test set, how many of the last pairs of train become the test set
+    tokenizer: ``none`` for tokenized text; with ``moses``, translations are detokenized before they are scored
+    bpe: the number of operations of joint BPE, with one dictionary
+    words: instead of ``bpe``, the number of words of each language; all other words are unknown
     streams: the commands that add side streams
-    scoring: options for this text, as ``ctxgates analyze bleu-by-length`` has them: ``--tokenize``, ``--lowercase``,
+    scoring: options for this text, as in ``ctxgates analyze bleu-by-length``: ``--tokenize``, ``--lowercase``,
         ``--remove-bpe``
 
-    ``make``, ``streams`` and the commands below know $data (the directory with ``-s`` and ``-t``), $text (the folder),
-    $reference (of the test set), $scoring, $corpus (the folder of all), and $examples (the folder of the examples).
+    ``make``, ``streams`` and the commands below may use $data (the data directory with ``-s`` and ``-t``), $text (the
+    folder of the text), $reference (of the test set), $scoring, $corpus (the folder of the whole corpus), and $examples
+    (the folder of the examples).
     """
 
     languages: str = Field(pattern=r"^[^-]+-[^-]+$")
@@ -91,7 +92,7 @@ class Corpus(Section):
         return self
 
     def scoring_options(self, reference: object) -> argparse.Namespace:
-        """The options of ``scoring``, and a reference; raises ValueError where they are others."""
+        """The options of ``scoring``, and a reference; raises ValueError for any other option."""
         parser = _Parser(prog="scoring", add_help=False)
         add_reference_options(parser)
         return parser.parse_args(["--ref", str(reference), *shlex.split(self.scoring)])
@@ -106,10 +107,10 @@ class System(Section):
     """A model to train.
 
     train: its own options of fairseq-train
-    starts_from: the system before it whose weights it starts from
-    budget: in place of the part's
-    is_scored: whether it is a row of the table; False for one that only others start from
-    variants: options of fairseq-generate, by the name of the row that their translations have
+    starts_from: an earlier system of the part, whose weights it starts from
+    budget: replaces the part's budget
+    is_scored: whether it is a row of the table; False for a system that other systems only start from
+    variants: options of fairseq-generate, by the name of the row for their translations
     measures: names of measures
     """
 
@@ -124,9 +125,10 @@ class System(Section):
 class Measure(Section):
     """A statistic of one system.
 
-    command: writes JSON where its option ``--json`` says, which the runner adds; it also knows $checkpoint and $folder,
-        for further files
-    columns: of the table, by their headings: the keys to a number in the JSON file, joined by dots (``all.mean``)
+    command: writes JSON to the file of its option ``--json``, which the runner adds; it may also use $checkpoint and
+        $folder, for further files
+    columns: for each heading of a column of the table, the keys to a number in the JSON file, joined by dots
+        (``all.mean``)
     """
 
     command: str
@@ -136,13 +138,13 @@ class Measure(Section):
 class Part(Section):
     """Systems that are compared; the first is the baseline.
 
-    question: what they are to answer
-    corpus: its name
+    question: the question that the part is to answer
+    corpus: the name of its corpus
     seeds: of the trainings; each system is trained with each seed
     train: the options of fairseq-train that all systems have
-    budget: how long they train (``--max-epoch 20 --patience 3``); a training goes on if it is raised
+    budget: how long the systems are trained (``--max-epoch 20 --patience 3``); if it is raised, trainings go on
     generate: options of fairseq-generate
-    analyses: commands, by name, that are run for each seed over all scored systems; they also know $checkpoints,
+    analyses: commands, by name, that are run for each seed over all scored systems; they may also use $checkpoints,
         $translations, and $folder for their files
     """
 
@@ -183,8 +185,8 @@ class Part(Section):
 class Plan(Section):
     """Everything that one run does.
 
-    include: plans of the same folder, of which this one is a change or an extension
-    options: text for other values of the plan
+    include: plans in the same folder that this one changes or extends
+    options: text to use in other values of the plan
     """
 
     include: List[str] = []

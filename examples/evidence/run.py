@@ -1,10 +1,11 @@
-"""Experiments by a plan: corpora made ready, systems trained, translated, measured and compared, in one table a part.
+"""Runs the experiments of a plan: prepares corpora, trains, translates, measures and compares systems, and prints a
+table for each part.
 
 ``python examples/evidence/run.py examples/evidence/plans/smoke.yaml``
 
 It prints each command as a user would type it in the folder of the experiments. What has been done is not done again,
-and an interrupted training goes on from its last checkpoint, so the same command goes on where it was stopped; nothing
-is reported of a seed that is not finished. Each part's table is kept in its folder as ``table.txt``, ``table.csv`` and
+and an interrupted training goes on from its last checkpoint, so the same command goes on where it was stopped. Seeds
+that are not finished are not reported. Each part's table is kept in its folder as ``table.txt``, ``table.csv`` and
 ``table.json``, with the learning curves in ``curves.png``.
 """
 
@@ -40,7 +41,7 @@ def get_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Run the experiments of a plan.")
     parser.add_argument("plan", type=Path, help="a YAML file, such as those in examples/evidence/plans")
     parser.add_argument(
-        "--texts", type=Path, default=Path(), metavar="DIR", help="the folder of the corpora's folders (default: .)"
+        "--texts", type=Path, default=Path(), metavar="DIR", help="folder with the corpora's folders (default: .)"
     )
     parser.add_argument(
         "--directory", type=Path, metavar="DIR", help="where everything is made (default: evidence/<name of the plan>)"
@@ -52,17 +53,17 @@ def get_parser() -> argparse.ArgumentParser:
         type=positive,
         default=None if torch.cuda.is_available() else os.cpu_count(),
         metavar="N",
-        help="how many trainings at once, each with one thread (default: the number of processors; on a GPU "
+        help="how many trainings run at once, each with one thread (default: the number of processors; on a GPU "
         f"{JOBS_ON_GPU})",
     )
     parser.add_argument(
         "--minutes", type=float, metavar="N", help="stop after this time; the same command goes on later"
     )
-    parser.add_argument("--budget", default="", metavar="OPTIONS", help="in place of the parts' budgets, in quotes")
+    parser.add_argument("--budget", default="", metavar="OPTIONS", help="replaces the parts' budgets; in quotes")
     parser.add_argument("--train", default="", metavar="OPTIONS", help="more fairseq-train options, in quotes")
     parser.add_argument("--generate", default="", metavar="OPTIONS", help="more fairseq-generate options, in quotes")
     only = parser.add_mutually_exclusive_group()
-    only.add_argument("--prepare", action="store_true", help="only make the corpora ready")
+    only.add_argument("--prepare", action="store_true", help="only prepare the corpora")
     only.add_argument("--dry-run", action="store_true", help="only print the commands")
     return parser
 
@@ -102,13 +103,13 @@ class Experiments:
         return jobs
 
     def check_texts(self) -> None:
-        """Raise UserError where a text is missing that is still to be read."""
+        """Raise UserError if a text that is still to be read is missing."""
         for corpus in self._corpora.values():
             corpus.check_texts(self._args.texts.resolve(), self._directory)
 
     def report(self, console: Console) -> None:
-        """Print and keep the table of each part of which a seed is finished. That of an earlier plan or budget is put
-        aside."""
+        """Print and keep the table of each part that has a finished seed. If a part has none, its table of an earlier
+        plan or budget is put aside."""
         for name, part in self._parts.items():
             folder = self._directory / slug(name)
             results = PartResults(part, self._plan, self._seeds(name), self._directory)
@@ -124,7 +125,7 @@ class Experiments:
             result.write(argparse.Namespace(**files))
 
     def _seeds(self, part: str) -> List[int]:
-        """The plan's seeds and those that were ever begun."""
+        """The plan's seeds and all seeds that were ever begun."""
         folders = (self._directory / slug(part)).glob("seed*")
         begun = (int(folder.name[len("seed") :]) for folder in folders if folder.name[len("seed") :].isdecimal())
         return sorted({*self._plan.parts[part].seeds, *begun})
@@ -145,7 +146,7 @@ def run(args: argparse.Namespace) -> None:
 
     Raises:
         UserError: the plan or a corpus cannot be read
-        SystemExit: a command failed, or the time was over
+        SystemExit: a command failed, or as :meth:`Runner.check`
     """
     experiments = Experiments(read_plan(args.plan), args)
     console = Console()

@@ -1,6 +1,6 @@
-"""What came out of a part: a table with the mean and the spread over seeds, tests of the differences, learning curves.
+"""The results of a part: a table with the mean and the spread over seeds, tests of the differences, learning curves.
 
-Nothing is read of a seed before all its systems have been trained, translated and compared.
+A seed is read only after all its systems have been trained, translated and compared.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ STOPPED_EARLY = "early stop since valid performance hasn't improved"  # in the l
 
 
 class Validation(NamedTuple):
-    """The losses on valid after a number of updates, in bits a token: that which chooses the best checkpoint, and that
-    without label smoothing."""
+    """The validation losses after a number of updates, in bits per token: ``loss`` chooses the best checkpoint; ``nll``
+    is without label smoothing."""
 
     updates: int
     loss: float
@@ -47,8 +47,8 @@ class Training:
     """What the log of a training says.
 
     curve: the validations in their order
-    has_converged: whether it stopped because the loss on valid did not improve any more
-    seconds: of wall clock, over all runs of an interrupted training
+    has_converged: whether training stopped because the validation loss did not improve any more
+    seconds: wall-clock seconds, over all runs of an interrupted training
     """
 
     curve: Sequence[Validation]
@@ -69,9 +69,9 @@ def read_training(directory: Path, folder: str) -> Training:
         report = json.loads(line)
         updates = int(report["valid_num_updates"])
         curve[updates] = Validation(updates, float(report["valid_loss"]), float(report["valid_nll_loss"]))
-    has_converged = log.rfind(STOPPED_EARLY) > log.rfind("| valid | ")  # and was not trained on
+    has_converged = log.rfind(STOPPED_EARLY) > log.rfind("| valid | ")  # and training did not go on
     record = read_record(directory, Step("", "", f"{folder}/train.log"))
-    assert record is not None  # of a training that is finished
+    assert record is not None  # since the training is finished
     return Training([curve[updates] for updates in sorted(curve)], has_converged, record.seconds)
 
 
@@ -80,11 +80,11 @@ def mixed_bootstrap(
 ) -> float:
     """The probability that a difference between two systems, each trained with several seeds, is due to chance.
 
-    A resample draws seeds and sentences, the same for both systems; its difference is that of the systems' mean scores
-    over the seeds drawn. Draws of n seeds vary too little by the factor (n - 1) / n; what a draw changes is widened by
-    its root. p is the share of resamples whose difference is as far from their mean, to either side, as the observed
-    difference is from zero; sacreBLEU's paired bootstrap counts one side, which is about half of that. Over few seeds p
-    is rough: read it beside the p of each seed.
+    A resample draws seeds and sentences, the same for both systems. Its difference is that of the systems' mean scores
+    over the seeds drawn. The variance of draws of n seeds is too small by the factor (n - 1) / n, so the change that a
+    draw of seeds makes is divided by the root of this factor. p is the share of resamples whose difference is at least
+    as far from their mean, to either side, as the observed difference is from zero. sacreBLEU's paired bootstrap counts
+    one side, which is about half of that. With few seeds, p is rough: read it beside the p of each seed.
 
     Args:
         baseline, system: sufficient statistics of the metric, (seeds, sentences, quantities)
@@ -115,12 +115,12 @@ def mixed_bootstrap(
 class Row:
     """A system or a variant of one, over the seeds.
 
-    trainings: by seed; none of a variant
-    scores: for each metric the scores by seed
-    half_widths: of the 95% intervals over the sentences, for each metric and seed
-    p_values: of the difference to the baseline, for each metric and seed; None for the baseline
-    p_over_seeds: for each metric, by :func:`mixed_bootstrap`; None for the baseline, and with one seed
-    statistics: of the measures, by seed, by the heading of their column
+    trainings: one for each seed; a variant has none
+    scores: for each metric, the score of each seed
+    half_widths: half the width of the 95% interval over the sentences, for each metric and seed
+    p_values: p of the difference to the baseline, for each metric and seed; None for the baseline
+    p_over_seeds: for each metric, p by :func:`mixed_bootstrap`; None for the baseline, and with one seed
+    statistics: for each heading of a column, the value of the measure for each seed
     """
 
     name: str
@@ -164,20 +164,20 @@ def mean(values: Sequence[Optional[float]]) -> Optional[float]:
 
 
 def deviation(values: Sequence[Optional[float]]) -> Optional[float]:
-    """The standard deviation over seeds of the values that exist; None of one."""
+    """The standard deviation over seeds of the values that exist; None for fewer than two values."""
     found = [value for value in values if value is not None]
     return float(np.std(found, ddof=1)) if len(found) > 1 else None
 
 
 class PartResults:
-    """The results of the seeds of a part that are finished.
+    """The results of the finished seeds of a part.
 
     Args:
-        seeds: those to look for
-        directory: of all experiments
+        seeds: the seeds to look for
+        directory: the folder of all experiments
 
     Attributes:
-        seeds: those that are finished
+        seeds: the seeds that are finished
     """
 
     def __init__(self, commands: PartCommands, plan: Plan, seeds: Sequence[int], directory: Path) -> None:
@@ -285,14 +285,14 @@ class PartResults:
 
 
 def without_empty_columns(table: Table) -> Table:
-    """The table without the columns that have a value in no row."""
+    """The table without the columns that have no value in any row."""
     kept = [place for place in range(len(table.columns)) if any(row[place] is not None for row in table.rows)]
     columns = list(table.columns.items())
     return Table(dict(columns[place] for place in kept), [[row[place] for place in kept] for row in table.rows])
 
 
 def look_up(report: Any, path: str) -> Optional[float]:
-    """The number in a JSON report to which keys lead, joined by dots; those of a list are positions.
+    """The number in a JSON report to which keys lead, joined by dots; a key of a list is a position.
 
     Raises:
         UserError: there is no such key
@@ -307,7 +307,7 @@ def look_up(report: Any, path: str) -> Optional[float]:
 
 
 def curves_figure(rows: Sequence[Row], title: str) -> Figure:
-    """The loss on valid by the number of updates, a line for each system and seed."""
+    """The validation loss by the number of updates, a line for each system and seed."""
     figure = new_figure(7.0, 4.2)
     axes = figure.add_subplot()
     trained = [row for row in rows if row.trainings]

@@ -1,4 +1,4 @@
-"""What ``--user-dir examples/own_mechanism`` loads: everything of fairseq_ctxgates, and one mechanism more."""
+"""What ``--user-dir examples/own_mechanism`` loads: everything in fairseq_ctxgates, and one more mechanism."""
 
 from fairseq_ctxgates.mechanisms import register_mechanism
 
@@ -6,7 +6,7 @@ from .domain_gate import DomainMechanism
 
 register_mechanism(DomainMechanism)
 
-# Last, because these register the architectures and the task with the options of every mechanism.
+# Imported last, because these register the architectures and the task with the options of every mechanism.
 from fairseq_ctxgates import models, tasks  # noqa: E402
 
 __all__ = ["DomainMechanism", "models", "tasks"]

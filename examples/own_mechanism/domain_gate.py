@@ -27,9 +27,9 @@ from fairseq_ctxgates.parts import Part, RecurrentSourcePart, Returned, SourceCo
 
 @dataclass
 class DomainOptions(FairseqDataclass):
-    domain_gate: bool = field(default=False, metadata={"help": "let the domain of a sentence in through a gate"})
-    domains: int = field(default=8, metadata={"help": "how many domains there are"})
-    ignore_domain: bool = field(default=False, metadata={"help": "ablation: every sentence is of domain 0"})
+    domain_gate: bool = field(default=False, metadata={"help": "add the domain of a sentence through a gate"})
+    domains: int = field(default=8, metadata={"help": "number of domains"})
+    ignore_domain: bool = field(default=False, metadata={"help": "ablation: every sentence has domain 0"})
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Domains(SideStream[DomainStreamOptions]):
 
 
 class DomainGate(Part):
-    """The equations. The gate starts nearly closed, so that a warm start begins at the baseline."""
+    """The equations. The gate is nearly closed at first, so that a warm start begins near the baseline."""
 
     gates = ("domain_gates",)
 
@@ -87,7 +87,7 @@ class RecurrentDomainGate(DomainGate, RecurrentSourcePart):
 
 
 class DomainMechanism(Mechanism[DomainOptions]):
-    """The facts that models, task and command line follow from."""
+    """The facts from which the models, the task and the command line are made."""
 
     name, switch, streams, required_streams = "domain", "domain_gate", (Domains,), ("domain",)
     configs = {TRANSFORMER: DomainOptions, RNNSEARCH: DomainOptions}
@@ -95,7 +95,7 @@ class DomainMechanism(Mechanism[DomainOptions]):
 
     def tensors(self, encoder_input: EncoderInput) -> Dict[str, Tensor]:
         domain = encoder_input.require("domain")
-        if domain.max() >= self.options.domains:  # for which a GPU must be waited for, once a forward pass
+        if domain.max() >= self.options.domains:  # waits for the GPU, once in each forward pass
             raise UserError(f"--domains {self.options.domains}: a sentence has domain {int(domain.max())}, from 0")
         return {"domain": torch.zeros_like(domain) if self.options.ignore_domain else domain}
 

@@ -1,7 +1,7 @@
 """Make the quick start's parallel corpus: toy English to toy German, from a seed.
 
-Every document has seven sentences. Some of their words can be translated only with what one of this project's methods
-reads or learns; ``README.md`` says what is expected of which model:
+Every document has seven sentences. Some of their words can be translated only with information that one of this
+project's methods reads or learns; ``README.md`` says what is expected of which model:
 
 ===================  ==========================================  ================================================
 construction         example                                     what decides the probed word
@@ -20,7 +20,8 @@ unknown words        red <unk> fall daily .                      the exclusive-o
                                                                  ``leute`` or ``sachen``
 ===================  ==========================================  ================================================
 
-For each split (``train``, ``valid``, ``test`` and a ``probe-NAME`` for each construction) it writes, a line a sentence,
+For each split (``train``, ``valid``, ``test`` and a ``probe-NAME`` for each construction) it writes, one line per
+sentence,
 
 - ``SPLIT.en``, ``SPLIT.de``: the words, separated by spaces;
 - ``SPLIT.docids``: the name of the sentence's document;
@@ -28,10 +29,11 @@ For each split (``train``, ``valid``, ``test`` and a ``probe-NAME`` for each con
   numbers are positions among the source words, from 0;
 
 and for a probe ``SPLIT.probed.tsv``: a row for each probed target word, with its line and its position in the line
-(both from 1), the word, and its rival, which a model without the deciding information would choose as often or more.
+(both from 1), the word, and its rival, which a model without the deciding information would choose as often or more
+often.
 
-A seed gives the same bytes on every version of Python: only ``random.Random.random()`` is drawn from, which Python
-promises not to change.
+A seed gives the same bytes on every version of Python: only ``random.Random.random()`` is used, which Python promises
+not to change.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tu
 SOURCE_LANG, TARGET_LANG = "en", "de"
 DOCUMENTS = {"train": 1000, "valid": 50, "test": 100}
 
-# Every source word has one translation, but for the ambiguous and the unknown ones.
+# Every source word has one translation, except ambiguous words, unknown words and "your".
 TOPIC_VERBS = {"visit": "besuchen", "describe": "beschreiben", "seek": "suchen", "photograph": "fotografieren"}
 NATURE_TOPICS = {
     "forests": "wälder", "rivers": "flüsse", "lakes": "seen", "meadows": "wiesen", "gardens": "gärten",
@@ -57,7 +59,7 @@ INDUSTRY_TOPICS = {
     "laboratories": "labore", "shipyards": "werften", "foundries": "gießereien", "depots": "lager",
     "refineries": "raffinerien", "smithies": "schmieden",
 }  # fmt: skip
-AMBIGUOUS_WORDS = {  # after nature, after industry
+AMBIGUOUS_WORDS = {  # the translation after a nature topic, and after an industry topic
     "cranes": ("kraniche", "kräne"),
     "seals": ("robben", "dichtungen"),
     "nuts": ("nüsse", "muttern"),
@@ -73,14 +75,14 @@ DISTANT_WORDS = {  # the same, with another sentence between
     "trunks": ("baumstämme", "koffer"),
     "springs": ("quellen", "federn"),
 }
-# Of the sentences in which the topic is in the sentence before, and of those in which it is in the one before that.
+# The first words of sentences that refer to a topic in the sentence right before, or in the sentence before that.
 BEGINNINGS = (("we", "wir"), ("they", "sie"))
 ADDRESSED = (("your ", "deine "), ("", ""))
 ADJECTIVES = {
     "small": "kleine", "big": "große", "old": "alte", "new": "neue", "heavy": "schwere",
     "light": "leichte", "dirty": "schmutzige", "clean": "saubere", "strange": "seltsame", "pretty": "hübsche",
 }  # fmt: skip
-ADDRESSES = ("deine", "ihre")  # translations of "your", the same all through a document
+ADDRESSES = ("deine", "ihre")  # translations of "your", the same throughout a document
 AGENTS = {
     "teachers": "lehrer", "farmers": "bauern", "doctors": "ärzte", "painters": "maler", "sailors": "matrosen",
     "soldiers": "soldaten", "students": "studenten", "neighbours": "nachbarn", "children": "kinder",
@@ -113,7 +115,7 @@ ADVERBS = {
 }  # fmt: skip
 UNKNOWN = "<unk>"
 UNKNOWN_TRANSLATIONS = ("leute", "sachen")
-# The neighbours of an unknown word are of type 0 in the first half of each table, of type 1 in the second.
+# The neighbours of an unknown word are of type 0 in the first half of each table, and of type 1 in the second half.
 LEFT_NEIGHBOURS = {
     "red": "rote", "green": "grüne", "blue": "blaue", "white": "weiße", "black": "schwarze",
     "wooden": "hölzerne", "golden": "goldene", "leaden": "bleierne", "stony": "steinerne", "silken": "seidene",
@@ -129,7 +131,7 @@ T = TypeVar("T")
 
 
 class Probed(NamedTuple):
-    """A probed target word: its position in the sentence (from 1), itself, and the word that rivals it."""
+    """A probed target word: its position in the sentence (from 1), the word, and its rival."""
 
     position: int
     word: str
@@ -160,7 +162,7 @@ def shuffled(rng: random.Random, items: Sequence[T]) -> List[T]:
 
 
 def topic_sentence(verb: str, topic: str, distant: bool = False) -> Sentence:
-    """A sentence whose topic decides what the ambiguous word of the next one means, or of the one after that."""
+    """A sentence whose topic decides what the ambiguous word of the next sentence, or of the one after it, means."""
     translation = NATURE_TOPICS.get(topic) or INDUSTRY_TOPICS[topic]
     source, target = BEGINNINGS[distant]
     your, form = ADDRESSED[distant]
@@ -168,8 +170,8 @@ def topic_sentence(verb: str, topic: str, distant: bool = False) -> Sentence:
 
 
 def ambiguous_sentence(adjective: str, word: str, topic: str) -> Sentence:
-    """A sentence whose last word has a translation for each class of topics; the preceding sentence names the topic, or
-    the one before that."""
+    """A sentence whose last word has a translation for each class of topics. The preceding sentence, or the one before
+    it, names the topic."""
     distant = word in DISTANT_WORDS
     nature, industry = DISTANT_WORDS[word] if distant else AMBIGUOUS_WORDS[word]
     sense, rival = (nature, industry) if topic in NATURE_TOPICS else (industry, nature)
@@ -239,13 +241,13 @@ def probed_objects(verb: str) -> List[str]:
 
 
 def probed_neighbours() -> List[Tuple[str, str]]:
-    """The pairs of neighbours that are in the probe only; each word is in one pair of either class."""
+    """The pairs of neighbours that are only in the probe; each word is in one pair of each class."""
     pairs = itertools.product(enumerate(LEFT_NEIGHBOURS), enumerate(RIGHT_NEIGHBOURS))
     return [(left, right) for (i, left), (j, right) in pairs if (i + j) % (len(LEFT_NEIGHBOURS) // 2) == 0]
 
 
 def draw_relation_words(rng: random.Random) -> Tuple[str, ...]:
-    """Two agents, two verbs and two patients, each in random order."""
+    """Two agents, two verbs and two patients, each two in random order."""
     return tuple(word for table in (AGENTS, VERBS, PATIENTS) for word in shuffled(rng, list(table))[:2])
 
 
@@ -267,8 +269,8 @@ def draw_unknown(rng: random.Random) -> Sentence:
 
 
 def draw_document(rng: random.Random) -> Document:
-    """Seven sentences: a topic with the ambiguous sentence after it, one of each other construction, and around one of
-    these a topic and the ambiguous sentence that it decides."""
+    """Seven sentences: a topic with the ambiguous sentence after it, a sentence of each other construction, and, around
+    one of these, another topic and the ambiguous sentence that it decides."""
     others = [
         relation_sentence(draw_relation_words(rng), rng.random() < 0.5, rng.random() < 0.5),
         draw_collocation(rng),
@@ -297,11 +299,11 @@ def draw_topic(rng: random.Random, distant: bool) -> Tuple[Sentence, Sentence]:
 
 
 def address_probe(rng: random.Random, seen: Set[Tuple[str, str]]) -> Iterator[Document]:
-    """Minimal pairs: two documents of the same source sentences, whose first translations choose another form of
+    """Minimal pairs: two documents with the same source sentences, whose first translations choose different forms of
     address.
 
     Args:
-        seen: source sentences that follow each other in the training text, which no document of the probe may have
+        seen: pairs of adjacent source sentences in the training text; no document of the probe may have one of them
     """
     made = 0
     while made < ADDRESS_PROBES:
@@ -312,7 +314,7 @@ def address_probe(rng: random.Random, seen: Set[Tuple[str, str]]) -> Iterator[Do
 
 
 def in_form(sentence: Sentence, form: str, probes: bool = False) -> Sentence:
-    """A sentence in another form of address; with ``probes`` this is what is probed, but where it was a free choice."""
+    """A sentence in a given form of address. With ``probes`` the form is probed, except where it is a free choice."""
     words = sentence.target.split()
     place = next(index for index, word in enumerate(words) if word in ADDRESSES)
     (rival,) = set(ADDRESSES) - {form}
@@ -323,19 +325,19 @@ def in_form(sentence: Sentence, form: str, probes: bool = False) -> Sentence:
 
 
 def preceding_probe(rng: random.Random, seen: Set[Tuple[str, str]], distant: bool) -> Iterator[Document]:
-    """Minimal pairs: two documents, of a nature topic and an industry topic, that are else the same source sentences.
+    """Minimal pairs: two documents whose source sentences are the same, except for a nature and an industry topic.
 
     Args:
-        seen: topic sentences and the ambiguous ones they decide in the training text, which no document of the probe
-            may have
-        distant: whether another sentence, the same for both, is between them
+        seen: pairs of a topic sentence and the ambiguous sentence that it decides in the training text; no document of
+            the probe may have one of them
+        distant: whether another sentence, the same for both documents, is between them
     """
     for adjective, word in itertools.product(ADJECTIVES, DISTANT_WORDS if distant else AMBIGUOUS_WORDS):
         made = 0
         while made < PRECEDING_PROBES_PER_SENTENCE:
             verb = pick(rng, list(TOPIC_VERBS))
             topics = [pick(rng, list(table)) for table in (NATURE_TOPICS, INDUSTRY_TOPICS)]
-            # Topic sentences and what is between are only context of the probed sentences, and not probed themselves.
+            # Topic sentences and the sentence between are only context of the probed sentence; they are not probed.
             between = [draw_collocation(rng)._replace(probed=())] if distant else []
             pair = [
                 [topic_sentence(verb, topic, distant), *between, ambiguous_sentence(adjective, word, topic)]
@@ -347,7 +349,7 @@ def preceding_probe(rng: random.Random, seen: Set[Tuple[str, str]], distant: boo
 
 
 def relation_probe(rng: random.Random, seen: Set[str]) -> Iterator[Document]:
-    """Sentences, each under all four assignments of verbs and patients; no source sentence of the training text."""
+    """Sentences, each under all four assignments of verbs and patients; no source sentence is in the training text."""
     made = 0
     while made < RELATION_PROBES:
         words = draw_relation_words(rng)

@@ -18,7 +18,7 @@ TEST_SETS = (
     "probe-unknown",
 )
 PROBES = {name: f"test{index}" for index, name in enumerate(TEST_SETS) if name.startswith("probe-")}
-# Split of the data directory, and the name of its files in the corpus.
+# The split of the data directory, and the name of its files in the corpus.
 SPLITS = [("train", "train"), ("valid", "valid"), ("test", "test"), *((split, name) for name, split in PROBES.items())]
 
 
@@ -53,13 +53,13 @@ TRAINING = (
 class Model(NamedTuple):
     """A model, which is a row of the table.
 
-    name: in the table
-    options: of ``fairseq-train``, beside ``size`` and ``TRAINING``
-    streams: that the model reads, names of ``STREAMS``
+    name: its name in the table
+    options: options of ``fairseq-train``, in addition to ``size`` and ``TRAINING``
+    streams: the streams that the model reads, as named in ``STREAMS``
     has_gates: whether its context gates are analysed
-    ablations: the name and ``--model-overrides`` of each ablation, a further row for the same checkpoint
+    ablations: the name and ``--model-overrides`` of each ablation, which is a further row for the same checkpoint
     size: options for the numbers of layers and dimensions, and the learning rate that goes with them
-    updates: for which it is trained
+    updates: the number of updates for which it is trained
     """
 
     name: str

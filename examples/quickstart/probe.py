@@ -2,9 +2,9 @@
 
 ``python probe.py data-bin --path checkpoint.pt --probes test1=corpus/probe-preceding.probed.tsv ...``
 
-The decoder's input is the reference. A probed word is right if the model ranks it first of the whole vocabulary, given
-the source and the preceding words of the reference; a word of several sub-words is right if each sub-word is. So only
-the probed word is scored, and no earlier error of a translation counts.
+The decoder's input is the reference. A probed word is right if the model ranks it first in the whole vocabulary, given
+the source and the preceding words of the reference. A word of several sub-words is right if each sub-word is. So only
+the probed word is scored, and earlier errors of a translation do not count.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def read_probed(path: Path) -> Dict[int, List[Tuple[int, str]]]:
 
 
 def join_words(tokens: Sequence[str], ranked_first: Sequence[str]) -> List[Tuple[str, bool]]:
-    """The words of a target sentence, each with whether the model ranks all its sub-words first."""
+    """The words of a target sentence, each with a flag that is true if the model ranks all its sub-words first."""
     words, word, right = [], "", True
     for token, first in zip(tokens, ranked_first):
         right = right and token == first
@@ -57,7 +57,7 @@ def score_probe(
     """The number of a split's probed words that are ranked first, and the number of all its probed words.
 
     Raises:
-        UserError: a probed word is not in the place that the probe's file says.
+        UserError: a probed word is not at the position that the probe's file gives.
     """
     probed, right = read_probed(path), 0
     dictionary = inference.task.target_dictionary

@@ -1,4 +1,4 @@
-"""The results of the quick start: the measurements on each model, and their table."""
+"""The results of the quick start: the measurements of each model, and their table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from models import PROBES, Model, slug
 
 
 def read_results(models: Sequence[Model], directory: Path) -> Dict[str, Dict[str, Any]]:
-    """The BLEU, probes and gates of each row of the table, by its name."""
+    """The BLEU, probes and gates of each row of the table, by the name of the row."""
 
     def load(row: str, name: str) -> Any:
         return json.loads((directory / "models" / slug(row) / name).read_text(encoding="utf-8"))
@@ -56,7 +56,7 @@ def format_report(results: Dict[str, Dict[str, Any]]) -> str:
         majority = [f"{gated[key]['majority_share']:.3f}" for key in ("gates", "trap_gates")]
         lines += [
             "gates: every component on test, 1 is all source; agreement: share of gates whose mean is on their label's",
-            "side of 0.5, on test and on the collocation probe (the trap), where always the commoner label would reach "
+            "side of 0.5, on test and on the collocation probe (the trap); always choosing the commoner one would give "
             + " and ".join(majority),
         ]
     return "\n".join(lines)

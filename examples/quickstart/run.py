@@ -60,7 +60,7 @@ def preparation() -> Job:
 
 
 def evaluation(model: Model, after: Sequence[Job], updates: int) -> Job:
-    """Training of a model after the jobs that make its data, and what is measured of it."""
+    """The training of a model, after the jobs that make its data, and its measurements."""
     name = slug(model.name)
     folder, checkpoint = f"models/{name}", f"models/{name}/checkpoint_last.pt"
     analyze = f"ctxgates analyze gates data-bin --path {checkpoint} --cpu"
@@ -83,10 +83,10 @@ def evaluation(model: Model, after: Sequence[Job], updates: int) -> Job:
 
 
 def measurement(name: str, checkpoint: str, overrides: str = "") -> List[Step]:
-    """Translation of the test set with a checkpoint and its BLEU, and its scores on the probes.
+    """Translation of the test set with a checkpoint, its BLEU, and its scores on the probes.
 
     Args:
-        name: of the row, as part of file names
+        name: the name of the row, as part of file names
         overrides: ``--model-overrides`` with its value, for an ablation
     """
     folder = f"models/{name}"
@@ -131,12 +131,12 @@ def get_parser() -> argparse.ArgumentParser:
         "--directory",
         type=Path,
         default=Path("quickstart-demo"),
-        help="where everything is made (default: %(default)s)",
+        help="where everything is written (default: %(default)s)",
     )
     parser.add_argument(
         "--short",
         action="store_true",
-        help=f"{SHORT_UPDATES} updates for each model: only shows that everything runs",
+        help=f"only {SHORT_UPDATES} updates for each model, which only shows that everything runs",
     )
     return parser
 
@@ -150,7 +150,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     console.say(f"$ cd {shlex.quote(str(directory))}")
     data = preparation()
     streams = {name: Job(name, [Step("making", STREAMS[name], f"logs/{slug(name)}.log")], [data]) for name in STREAMS}
-    # RNNSearch takes longest: begun last, it would run alone.
+    # RNNSearch takes longest; if it began last, it would run alone.
     by_cost = sorted(MODELS, key=lambda model: -model.updates)
     evaluations = [
         evaluation(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 ANALYSES: Dict[str, Tuple[str, str]] = {
     "forced-decoding": (
         "forced_decoding:ForcedDecodingAnalysis",
-        "error rate of forced decoding, and how many errors are of context selection",
+        "error rate of forced decoding, and the share of context selection errors",
     ),
     "bleu-by-length": ("bleu_by_length:BLEUByLengthAnalysis", "BLEU by the length of the source sentence"),
     "bleu-by-unknowns": ("bleu_by_unknowns:BLEUByUnknownsAnalysis", "BLEU by the number of unknown source words"),
@@ -31,7 +31,7 @@ ANALYSES: Dict[str, Tuple[str, str]] = {
         "accuracy of scoring the right translation above wrong ones",
     ),
     "cxmi": ("cxmi:CXMIAnalysis", "how many bits the preceding sentence saves for each target word"),
-    "sweep": ("sweep:SweepAnalysis", "BLEU by the setting of one option, a model trained for each"),
+    "sweep": ("sweep:SweepAnalysis", "BLEU by the setting of one option, with a model trained for each setting"),
     "relations": (
         "relations:RelationAnalysis",
         "the relation mask of a sentence beside the encoder's attention; a heat map",
@@ -63,7 +63,7 @@ def get_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Optional[List[str]] = None) -> None:
-    """Run the analysis that the first argument names with the rest of the arguments."""
+    """Run the analysis that the first argument names, with the remaining arguments."""
     arguments = sys.argv[1:] if argv is None else argv
     what = get_parser().parse_args(arguments[:1]).what
     get_analysis(what).main(arguments[1:])

@@ -1,4 +1,4 @@
-"""The base class of the analyses: each states its options and its run; parsing, printing and writing are here."""
+"""The base class of the analyses. Each analysis defines its options and its run; the rest is done here."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from fairseq_ctxgates.command_line import CommandParser
 class Analysis(ABC):
     """An analysis of ``ctxgates analyze``. The docstring of a subclass is its description in the help text.
 
-    name: on the command line
+    name: its name on the command line
     output_options: the options, without ``--``, that name files to write
-    figure_options: the options, where the analysis has them, that only ``--figure`` and ``--html`` read
+    figure_options: the options that have an effect only with ``--figure`` or ``--html``, if the analysis has them
     """
 
     name: ClassVar[str]
@@ -31,7 +31,7 @@ class Analysis(ABC):
 
     @abstractmethod
     def run(self, args: argparse.Namespace) -> Result:
-        """Do the work.
+        """Run the analysis.
 
         Raises:
             UserError: the options, or the files that they name, do not fit.
@@ -58,7 +58,7 @@ class Analysis(ABC):
         return self.get_parser().parse_args(argv)
 
     def main(self, argv: Optional[Sequence[str]] = None) -> None:
-        """Run the analysis from its command line: print the result, and write the files that the options name."""
+        """Run the analysis from the command line: print the result, and write the files that the options name."""
         args = self.parse_args(argv)
         quiet_logging()
         check_outputs(args, self.output_options)
@@ -68,8 +68,7 @@ class Analysis(ABC):
 
 
 def quiet_logging() -> None:
-    """Log warnings only: fairseq sets the root logger to INFO or DEBUG, and its messages and those of other packages
-    would bury the tables."""
+    """Log warnings only. fairseq sets the root logger to INFO or DEBUG, so that log messages would bury the tables."""
     logging.getLogger().setLevel(logging.WARNING)
     for message in ("pin_memory", "mismatched key_padding_mask"):  # about how fairseq calls torch
         warnings.filterwarnings("ignore", message=f".*{message}")

@@ -7,12 +7,13 @@ For each target word of forced decoding the entropy of the attention over the pr
     H = - Σ_j α_j log2 α_j   bits,
 
 which is log2 n for even attention over the n tokens of the preceding sentence. α is the mean over the heads. NULL
-sentences, which precede the first sentence of a document, are counted apart from ordinary sentences. The paper's NULL
-sentence of three tokens has an entropy of up to 1.58 = log2 3, so the paper's logarithm has base 2.
+sentences, which precede the first sentence of a document, are counted separately from ordinary sentences. The paper's
+NULL sentence of three tokens has an entropy of up to 1.58 = log2 3, so the paper's logarithm has base 2.
 
-Of several preceding sentences there are also, by their distance d, the share of the attention that each has, s_d, and
-the entropy H_d of the attention within it, of α_j / s_d. For each target word H is the entropy of the shares plus
-Σ_d s_d H_d; over words, sentences and layers H_d is the mean with the weights s_d, so that the means add up as well.
+For a model that reads several preceding sentences, two more values are given for each distance d: the share s_d of the
+attention on that sentence, and the entropy H_d of the attention within it, that is, of α_j / s_d. For each target word,
+H is the entropy of the shares plus Σ_d s_d H_d. Over words, sentences and layers, H_d is averaged with the weights s_d,
+so that the means add up as well.
 """
 
 from __future__ import annotations
@@ -64,14 +65,14 @@ def entropy(weights: Tensor) -> Tensor:
 class SentenceEntropy:
     """The entropies over the target tokens of one sentence.
 
-    number: of the sentence in the split, from 1
+    number: the number of the sentence in the split, from 1
     preceding: the words of the preceding sentence; None if it is NULL
-    preceding_tokens: n
-    tokens: of the target, end of sentence included
+    preceding_tokens: n, the number of its tokens
+    tokens: the target tokens, including end of sentence
     layers: the numbers of the layers that attend to the preceding sentence
     bits: H, (layers, target length)
-    shares: how much of the attention each preceding sentence has, the nearest first, (layers, N)
-    bits_within: H_d of each, (layers, N); NaN without such a sentence
+    shares: the share of the attention on each preceding sentence, the nearest first, (layers, N)
+    bits_within: H_d for each preceding sentence, (layers, N); NaN where there is no such sentence
     """
 
     number: int
@@ -99,12 +100,12 @@ class EntropySummary:
     """Statistics of the entropy after one kind of preceding sentence.
 
     kind: NULL or ordinary
-    layer: its number; None for all layers together, with equal weights
-    sentences, target_tokens: how many there are
+    layer: the number of the layer; None for all layers together, with equal weights
+    sentences, target_tokens: the number of sentences and of target tokens
     mean_bits, standard_deviation: over the target tokens; None if there are no sentences
     share_of_even: the mean of H / log2 n; None if there are no sentences
-    shares: how much of the attention each preceding sentence has, the nearest first, the mean over the target tokens
-    bits_within: H_d of each, the mean over the target tokens with the weights s_d; None where all of these are 0
+    shares: the mean share of the attention on each preceding sentence over the target tokens, the nearest first
+    bits_within: the mean of H_d, weighted by s_d, for each preceding sentence; None where all weights are 0
     """
 
     kind: str
@@ -119,7 +120,7 @@ class EntropySummary:
 
 
 def summarize(sentences: Sequence[SentenceEntropy]) -> List[EntropySummary]:
-    """The summaries of both kinds: of each layer and, for several layers, of all together."""
+    """The summaries for both kinds of preceding sentence: one for each layer and, for several layers, one for all."""
     summaries = []
     for kind in KINDS:
         chosen = [sentence for sentence in sentences if sentence.kind == kind]
@@ -151,7 +152,7 @@ def summarize(sentences: Sequence[SentenceEntropy]) -> List[EntropySummary]:
 
 
 def inter_sentence(inference: Inference) -> InterSentenceGating:
-    """The mechanism of the model, with its options."""
+    """The model's inter-sentence mechanism, with its options."""
     model = as_context_model(inference.model)
     assert model is not None
     return model.mechanism(InterSentenceGating)
@@ -169,8 +170,8 @@ def check_model(inference: Inference) -> None:
 
 @torch.no_grad()
 def read_attention(inference: Inference, batch: Batch) -> Dict[int, Tensor]:
-    """Attention over the preceding sentences, (heads, batch, target length, their length), by the number of the
-    layer."""
+    """For each layer number, the attention over the preceding sentences, (heads, batch, target length, preceding
+    length)."""
     _, extra = inference.model(**batch["net_input"], returns=(ATTENTION,))
     weights: Dict[int, Tensor] = extra[ATTENTION]
     return weights
@@ -179,7 +180,7 @@ def read_attention(inference: Inference, batch: Batch) -> Dict[int, Tensor]:
 def attention_by_distance(
     attention: Tensor, distances: Tensor, target_mask: Tensor, context_size: int
 ) -> Tuple[Tensor, Tensor]:
-    """The attention over the sentence of each distance, in the mean over target tokens.
+    """The attention over the sentence at each distance, averaged over target tokens.
 
     Args:
         attention: (heads, batch, target length, preceding length)
@@ -188,8 +189,8 @@ def attention_by_distance(
         context_size: the number of preceding sentences
 
     Returns:
-        s_d, (batch, context size), and H_d in bits with the weights s_d, (batch, context size), NaN without such a
-        sentence or no attention to it
+        s_d, (batch, context size), and H_d in bits, averaged with the weights s_d, (batch, context size); H_d is NaN
+        if there is no such sentence or no attention to it
     """
     weights = attention.float().mean(dim=0)
     tokens = target_mask.sum(dim=1)
@@ -235,7 +236,7 @@ def sentence_entropies(inference: Inference, batch: Batch) -> Iterator[SentenceE
 
 
 def drawn_sentences(sentences: Sequence[SentenceEntropy], numbers: Optional[Sequence[int]]) -> List[SentenceEntropy]:
-    """The sentences of these numbers; by default the first after NULL and the first after an ordinary sentence."""
+    """The sentences with these numbers; by default the first after NULL and the first after an ordinary sentence."""
     if numbers is None:
         firsts = (next((sentence for sentence in sentences if sentence.kind == kind), None) for kind in KINDS)
         return [sentence for sentence in firsts if sentence is not None]
@@ -244,7 +245,7 @@ def drawn_sentences(sentences: Sequence[SentenceEntropy], numbers: Optional[Sequ
 
 
 def entropy_figure(sentences: Sequence[SentenceEntropy]) -> Figure:
-    """For each sentence the curve of H over its target words, of each layer and of the layers' mean."""
+    """For each sentence, curves of H over its target words: one for each layer, and one for the mean of the layers."""
     width = token_width(max(len(sentence.tokens) for sentence in sentences))
     figure = new_figure(width, 3.4 * len(sentences))
     for axes, sentence in zip(figure.subplots(len(sentences), 1, squeeze=False)[:, 0], sentences):
@@ -288,8 +289,8 @@ def summary_table(summaries: Sequence[EntropySummary]) -> Table:
 
 
 def distance_tables(summaries: Sequence[EntropySummary]) -> List[Table]:
-    """Of a model that reads several preceding sentences a table, with a row for each summary of sentences that have
-    any: how much of the attention each of these has, and its entropy within it."""
+    """For a model that reads several preceding sentences, a table of the share of the attention on the sentence at each
+    distance, and of the entropy within it. It has a row for each summary of sentences that have a preceding one."""
     chosen = [summary for summary in summaries if summary.kind == KINDS[1] and len(summary.shares) > 1]
     if not chosen:
         return []
@@ -317,14 +318,14 @@ def token_table(sentences: Sequence[SentenceEntropy]) -> Table:
 
 
 class AttentionEntropyAnalysis(Analysis):
-    """Entropy, in bits, of the attention over the preceding sentence for each target word, with NULL and ordinary
-    preceding sentences apart.
+    """Entropy, in bits, of the attention over the preceding sentence for each target word, separately for NULL and
+    ordinary preceding sentences.
     """
 
     name = "attention-entropy"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """The model, the split, the files to write and the sentences drawn."""
+        """The model, the split, the files to write and the sentences to draw."""
         add_inference_options(parser)
         add_report_options(parser, csv="the entropy of each target token", figure="the curves of some sentences")
         parser.add_argument(
@@ -332,7 +333,8 @@ class AttentionEntropyAnalysis(Analysis):
             type=int,
             nargs="+",
             metavar="N",
-            help="the sentences drawn, from 1 (default: the first after NULL and the first after an ordinary sentence)",
+            help="the sentences to draw, from 1 (default: the first after NULL and the first after an ordinary "
+            "sentence)",
         )
 
     def run(self, args: argparse.Namespace) -> Result:

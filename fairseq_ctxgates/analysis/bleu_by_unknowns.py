@@ -20,8 +20,8 @@ def unknown_words(source: Sequence[str], dictionary: Dictionary) -> List[int]:
 
 
 class BLEUByUnknownsAnalysis(BucketAnalysis):
-    """BLEU of one or more systems, and the differences to the first, by the number of words of the source sentence that
-    are not in the data directory's dictionary, each counted as often as it stands there.
+    """BLEU of one or more systems, and the differences to the first, by the number of unknown words in the source
+    sentence: words that are not in the data directory's dictionary, each counted as often as it occurs.
     """
 
     name = "bleu-by-unknowns"

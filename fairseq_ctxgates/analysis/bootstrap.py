@@ -27,11 +27,11 @@ def add_resamples_option(parser: argparse.ArgumentParser, purpose: str = "") -> 
 
 
 def add_bootstrap_options(parser: argparse.ArgumentParser, drawn: str = "sentences", seeded: str = "") -> None:
-    """The number of resamples of :func:`bootstrap`, and their seed.
+    """Add the number of resamples of :func:`bootstrap`, and their seed.
 
     Args:
         drawn: what is resampled
-        seeded: what else has this seed
+        seeded: what else the seed is used for
     """
     add_resamples_option(parser, f" of the {drawn}, for the 95%% intervals")
     help = f"seed of the resamples{seeded} (default: %(default)s)"
@@ -51,7 +51,7 @@ class Estimate:
         return Estimate(*(None if end is None else factor * end for end in (self.value, self.low, self.high)))
 
     def text(self, spec: str) -> str:
-        """The value and its interval, if that is defined, each formatted by :func:`format_number`:
+        """The value and, if it is defined, its interval, each number formatted by :func:`format_number`:
         ``40.5 [39.8, 41.2]``."""
         if self.value is None:
             return MISSING

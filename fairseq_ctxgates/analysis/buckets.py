@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Buckets:
-    """Ranges of whole numbers. Each bound is the last number of its bucket; one more bucket has all larger numbers."""
+    """Ranges of whole numbers. Each bound is the last number of its bucket; a further bucket has all larger numbers."""
 
     bounds: Tuple[int, ...]
 
@@ -64,7 +64,7 @@ class Buckets:
         return [first, *between, f">{self.bounds[-1]}"]
 
     def of(self, value: int) -> int:
-        """The index in ``names`` of the bucket that a value is in."""
+        """The index, in ``names``, of the bucket that contains a value."""
         return bisect.bisect_left(self.bounds, value)
 
 
@@ -78,19 +78,19 @@ def _rising_numbers(text: str, least: int) -> Tuple[int, ...]:
     return numbers
 
 
-SENTENCE_COLUMNS = {"sentences": "", "%": ".1f"}  # of each bucket, beside the systems'
+SENTENCE_COLUMNS = {"sentences": "", "%": ".1f"}  # of each bucket, in addition to the columns of the systems
 
 
 @dataclass(frozen=True)
 class BucketScores:
     """The BLEU of several systems in each bucket of sentences.
 
-    names: of the systems, the baseline first
+    names: the names of the systems, the baseline first
     buckets: the range of each bucket
-    sentences: how many sentences each bucket has
-    bleu: for each system the BLEU in each bucket; None in a bucket without sentences
-    total: for each system the BLEU over all sentences
-    signature: sacreBLEU's
+    sentences: the number of sentences in each bucket
+    bleu: for each system, the BLEU in each bucket; None in a bucket without sentences
+    total: for each system, the BLEU over all sentences
+    signature: sacreBLEU's signature
     """
 
     names: Sequence[str]
@@ -108,7 +108,8 @@ class BucketScores:
         ]
 
     def table(self, unit: str) -> Table:
-        """A row for each bucket and one for all: sentences, their share, the systems' BLEU and their differences."""
+        """A row for each bucket and one for all sentences: the number of sentences, their share, the systems' BLEU, and
+        the differences to the baseline."""
         columns = {unit: "", **SENTENCE_COLUMNS, **dict.fromkeys(self.names, ".1f")}
         columns.update({f"Δ {name}": "+.1f" for name in self.names[1:]})
         total = sum(self.sentences)
@@ -139,9 +140,9 @@ def score_buckets(
     """BLEU of each system in each bucket.
 
     Args:
-        systems: name and translations of each, the baseline first
+        systems: the name and the translations of each system, the baseline first
         references: one or more translations of the whole text, as sacreBLEU takes them
-        counts: for each sentence the number that decides its bucket
+        counts: for each sentence, the number that decides its bucket
     """
     members: List[List[int]] = [[] for _ in buckets.names]
     for sentence, count in enumerate(counts):
@@ -164,8 +165,8 @@ def score_buckets(
 
 
 def bucket_figure(scores: BucketScores, unit: str, title: str) -> Figure:
-    """Panels one above the other, over the buckets: the share of the sentences, the BLEU of each system and, for
-    several systems, the differences to the first."""
+    """Panels one above the other, with a position for each bucket: the share of the sentences, the BLEU of each system
+    and, for several systems, the differences to the first."""
     panels = 3 if len(scores.names) > 1 else 2
     width = max(5.5, 0.45 * len(scores.buckets) * (len(scores.names) + 1))
     figure = new_figure(width, 1.0 + 2.0 * panels)
@@ -190,15 +191,15 @@ def bucket_figure(scores: BucketScores, unit: str, title: str) -> Figure:
 
 
 def add_bucket_options(parser: argparse.ArgumentParser, default: str) -> None:
-    """``--buckets`` and, in its place, ``--bucket-starts``; either gives ``buckets``."""
+    """Add ``--buckets`` and its alternative, ``--bucket-starts``; both set ``buckets``."""
     either = parser.add_mutually_exclusive_group()
     either.add_argument(
         "--buckets",
         type=Buckets.parse,
         default=default,
         metavar="LIST",
-        help="the last number of each bucket but the last one: 10,20 is 0 to 10, 11 to 20, more than 20 (default: "
-        "%(default)s)",
+        help="the last number of each bucket except the last one: 10,20 means 0 to 10, 11 to 20, and more than 20 "
+        "(default: %(default)s)",
     )
     either.add_argument(
         "--bucket-starts",
@@ -206,8 +207,8 @@ def add_bucket_options(parser: argparse.ArgumentParser, default: str) -> None:
         type=Buckets.parse_starts,
         default=argparse.SUPPRESS,
         metavar="LIST",
-        help="in place of --buckets, the first number of each bucket but the first one: 10,20 is 0 to 9, 10 to 19, 20 "
-        "and more",
+        help="instead of --buckets: the first number of each bucket except the first one: 10,20 means 0 to 9, 10 to "
+        "19, and 20 or more",
     )
 
 
@@ -215,7 +216,7 @@ def read_source(args: argparse.Namespace) -> Tuple[List[str], Dictionary]:
     """The source sentences in the data's tokens, with ``<unk>`` for unknown tokens, and the dictionary.
 
     Raises:
-        UserError: the data directory, split, dictionary or text does not exist, or they do not fit each other, or
+        UserError: the data directory, split, dictionary or text does not exist, or they do not fit each other or
             ``--remove-bpe``.
     """
     data_dir = first_data_dir(args.data)
@@ -233,10 +234,10 @@ def read_source(args: argparse.Namespace) -> Tuple[List[str], Dictionary]:
 
 
 class BucketAnalysis(Analysis):
-    """BLEU by a number that each source sentence has.
+    """BLEU by some count over each source sentence, such as its words.
 
-    unit: the name of that number, for the table and the figure
-    default_bounds: of the buckets
+    unit: what is counted, for the table and the figure
+    default_bounds: the default bounds of the buckets
     """
 
     unit: ClassVar[str]
@@ -244,18 +245,18 @@ class BucketAnalysis(Analysis):
 
     @abstractmethod
     def count(self, source: Sequence[str], dictionary: Dictionary, args: argparse.Namespace) -> Sequence[int]:
-        """The number of each source sentence; the sentences are in tokens of the dictionary."""
+        """The count for each source sentence; the sentences are in tokens of the dictionary."""
 
     def add_options(self, parser: CommandParser) -> None:
         """The data, the buckets, the systems and the files to write."""
         add_data_options(
             parser,
-            "binarized data directory that the translated split and its dictionaries are in",
-            "found from the files",
+            "binarized data directory with the translated split and its dictionaries",
+            "default: from the file names",
         )
-        add_split_option(parser, "the split translated")
+        add_split_option(parser, "the split that was translated")
         add_file_option(
-            parser, "--source", "the source text, in the tokens of the data directory, if it is none of its splits"
+            parser, "--source", "the source text, in the tokens of the data directory, if it is not one of its splits"
         )
         parser.add_condition("a split, not the text of --source", lambda args: not args.source, "gen_subset")
         add_bucket_options(parser, self.default_bounds)

@@ -51,7 +51,7 @@ Words = List[str]
 
 
 class WordVectors(Protocol):
-    """What is used of gensim's ``KeyedVectors``."""
+    """The part of gensim's ``KeyedVectors`` that is used here."""
 
     vector_size: int
 
@@ -83,7 +83,7 @@ def import_gensim() -> Any:
 
 
 def read_vectors(path: Path) -> WordVectors:
-    """The vectors in a file in word2vec's text or binary format, which may be compressed with gzip.
+    """The vectors of a file in word2vec's text or binary format, which may be compressed with gzip.
 
     Raises:
         UserError: the file does not exist, or has another format.
@@ -220,10 +220,10 @@ def coherence(
     """The coherence of a text.
 
     Args:
-        sentences: the words of each
+        sentences: the words of each sentence
         preceding: the row of the preceding sentence in the same document, or ``NONE``, (sentences,)
-        vectors: of the words
-        resamples, seed: of the interval, over pairs of sentences
+        vectors: the word vectors
+        resamples, seed: of the bootstrap, which resamples pairs of sentences
     """
     means = np.stack([sentence_vector(words, vectors) for words in sentences])
     second = np.flatnonzero(preceding != NONE)
@@ -236,7 +236,7 @@ def coherence(
 
 
 def find_documents(args: argparse.Namespace, is_empty: np.ndarray) -> np.ndarray:
-    """The number of each reference sentence's document, (sentences,); numbers may be left out.
+    """The number of each reference sentence's document, (sentences,); not every number need occur.
 
     Args:
         is_empty: which sentences are empty lines, (sentences,) bool
@@ -297,18 +297,18 @@ class CoherenceAnalysis(Analysis):
         add_file_option(
             parser,
             "--sys",
-            "the translations of each system: plain text, a sentence a line, or what fairseq-generate printed",
+            "the translations of each system: plain text, one sentence per line, or the output of fairseq-generate",
             several=True,
             default=[],
         )
         add_names_option(parser, "systems", "--sys")
         parser.add_condition("--sys", lambda args: args.sys, "names")
         add_file_option(parser, "--ref", "the reference translation", required=True)
-        parser.add_argument("--lowercase", action="store_true", help="lower-case all text, as that of the vectors")
+        parser.add_argument("--lowercase", action="store_true", help="lower-case all text, for lower-case word vectors")
         add_subword_option(parser)
         _add_document_options(parser)
         _add_vector_options(parser)
-        add_bootstrap_options(parser, "pairs of adjacent sentences", ", and of the vectors that are trained")
+        add_bootstrap_options(parser, "pairs of adjacent sentences", ", and of the training of word vectors")
         add_report_options(parser, csv="the similarity of each pair of sentences", figure="a bar for each text")
 
     def run(self, args: argparse.Namespace) -> Result:
@@ -356,7 +356,7 @@ def summaries_as_dict(found: Dict[str, Coherence]) -> Dict[str, object]:
 
 def _add_document_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_mutually_exclusive_group(required=True)
-    add_file_option(group, "--documents", "the name of the document of each sentence, a line a sentence")
+    add_file_option(group, "--documents", "file with the name of each sentence's document, one line for each sentence")
     help = "the text in either language, with a blank line between two documents"
     add_file_option(group, "--blank-line-separated", help)
     group.add_argument("--one-document", action="store_true", help="all sentences are one document")
@@ -365,14 +365,14 @@ def _add_document_options(parser: argparse.ArgumentParser) -> None:
 def _add_vector_options(parser: CommandParser) -> None:
     group = parser.add_mutually_exclusive_group(required=True)
     add_file_option(group, "--vectors", "word vectors in word2vec's text or binary format")
-    help = "train them on this text, tokenized as the translations, a sentence a line"
+    help = "train word vectors on this text, tokenized like the translations, one sentence per line"
     add_file_option(group, "--train-vectors", help, several=True)
     add_file_option(parser, "--save-vectors", "write the trained vectors to this file")
     for name, default, what in (
         ("--dim", 400, "dimensions of the trained vectors"),
-        ("--window", 5, "words before and after a word that word2vec reads"),
-        ("--min-count", 5, "a rarer word gets no vector"),
-        ("--epochs", 5, "passes over the text"),
+        ("--window", 5, "number of words before and after a word that word2vec reads"),
+        ("--min-count", 5, "words that occur fewer times get no vector"),
+        ("--epochs", 5, "passes over the training text"),
     ):
         parser.add_argument(name, type=positive, default=default, metavar="N", help=f"{what} (default: {default})")
     of_training = ("save_vectors", "dim", "window", "min_count", "epochs")
@@ -399,7 +399,7 @@ def get_vectors(args: argparse.Namespace, prepare: Callable[[str], Words]) -> Wo
     """The vectors, read or trained; trained ones are saved if ``--save-vectors`` is given.
 
     Args:
-        prepare: makes words of a line of text
+        prepare: turns a line of text into words
     """
     if args.vectors:
         return read_vectors(args.vectors)

@@ -2,8 +2,8 @@
 
 ``ctxgates analyze compare --ref test.en --sys plain.out gated.out regularized.out --json compare.json``
 
-With ``--documents`` also of whole documents, and what is resampled are documents; with ``--segment-scores`` any other
-metric's scores by the same test.
+With ``--documents``, whole documents are scored as well, and the test resamples documents. With ``--segment-scores``,
+the same test is applied to the segment scores of any other metric.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ SACREBLEUS = ("BLEU", "chrF2", "d-BLEU", "d-chrF2")  # from 0 to 100
 class Score:
     """A system's score by one metric.
 
-    score: over the whole text
-    mean, half_width: of the 95% interval over the resamples
-    p: how often, were both systems equal, a difference as large would be drawn; None for the baseline, for
+    score: the score of the whole text
+    mean, half_width: the middle of the 95% interval over the resamples, and half its width
+    p: how often a difference this large would be drawn if both systems were equal; None for the baseline, for
         translations equal to the baseline's, and for a single sentence
     """
 
@@ -67,9 +67,9 @@ class Score:
 class Scores:
     """The scores of several systems by several metrics.
 
-    names: of the systems, the baseline first
-    by_metric: for each metric the scores of the systems
-    signatures: sacreBLEU's, for each metric
+    names: the names of the systems, the baseline first
+    by_metric: for each metric, the scores of the systems
+    signatures: for each metric, sacreBLEU's signature
     """
 
     names: Sequence[str]
@@ -108,10 +108,10 @@ def paired_bootstrap(
     """The scores of several systems by sacreBLEU's paired bootstrap test.
 
     Args:
-        systems: name and translations of each, the baseline first
+        systems: the name and the translations of each system, the baseline first
         references: one or more translations of the whole text
-        metrics: sacreBLEU's, by name
-        resamples: of the sentences; their seed is sacreBLEU's (12345, or SACREBLEU_SEED from the environment)
+        metrics: sacreBLEU's metrics, by name
+        resamples: the number of resamples; the seed is sacreBLEU's (12345, or SACREBLEU_SEED from the environment)
     """
     test = PairedTest(
         [(name, list(translations)) for name, translations in systems],
@@ -121,7 +121,7 @@ def paired_bootstrap(
         n_samples=resamples,
     )
     signatures, results = test()
-    is_one = len(references[0]) == 1  # of which all resamples are the same
+    is_one = len(references[0]) == 1  # all resamples of one segment are the same
     by_metric = {
         metric: [_score(result, results[metric][0], has_p=not is_one) for result in results[metric]]
         for metric in signatures
@@ -130,7 +130,7 @@ def paired_bootstrap(
 
 
 def _score(result: Union[str, PairedResult], baseline: Union[str, PairedResult], has_p: bool) -> Score:
-    assert isinstance(result, PairedResult) and isinstance(baseline, PairedResult)  # text is the systems' names only
+    assert isinstance(result, PairedResult) and isinstance(baseline, PairedResult)  # only the systems' names are text
     assert result.mean is not None and result.ci is not None
     # Where all resamples are equal to the baseline's, sacreBLEU gives the lowest possible p.
     differs = (result.score, result.mean, result.ci) != (baseline.score, baseline.mean, baseline.ci)
@@ -160,10 +160,10 @@ def metric_and_file(text: str) -> Tuple[str, Path]:
 
 
 def read_other_metrics(args: argparse.Namespace, sentences: int) -> Dict[str, List[List[str]]]:
-    """The scores of ``--segment-scores``, by the name of the metric, for each system those of its sentences.
+    """The scores of ``--segment-scores``: for each metric name, a list of sentence scores for each system.
 
     Raises:
-        UserError: a file does not fit, or there is not one for each system.
+        UserError: a file does not fit, or a metric does not have one file for each system.
     """
     metrics: Dict[str, List[List[str]]] = {}
     for metric, path in args.segment_scores:
@@ -181,7 +181,7 @@ def read_documents(args: argparse.Namespace, reference: Sequence[str]) -> Option
     """The number of each sentence's document, (sentences,), or None without ``--documents``.
 
     Raises:
-        UserError: the file does not fit, or names one document only, of which every resample is the same.
+        UserError: the file does not fit, or names only one document, so that all resamples would be the same.
     """
     if args.documents is None:
         return None
@@ -204,7 +204,7 @@ def score_systems(
     """The scores by all metrics.
 
     Args:
-        systems: name and translations of each
+        systems: the name and the translations of each system
         others: from :func:`read_other_metrics`
         documents: from :func:`read_documents`
     """
@@ -231,8 +231,8 @@ def score_systems(
 
 class ComparisonAnalysis(Analysis):
     """BLEU and chrF of several systems, with 95% intervals and the probability p that a system differs so much from the
-    first by chance: sacreBLEU's paired bootstrap test. With documents also their BLEU and chrF as single segments
-    (d-BLEU, d-chrF2), and the test is over documents.
+    first by chance, by sacreBLEU's paired bootstrap test. With --documents, each document is also scored as a single
+    segment (d-BLEU, d-chrF2), and the test resamples documents.
     """
 
     name = "compare"
@@ -244,8 +244,8 @@ class ComparisonAnalysis(Analysis):
         add_file_option(
             parser,
             "--documents",
-            "the name of each sentence's document, a line for each sentence: also score whole documents, and resample "
-            "documents in place of sentences",
+            "file with the name of each sentence's document, one line for each sentence: also score whole documents, "
+            "and resample documents instead of sentences",
         )
         parser.add_argument(
             "--segment-scores",
@@ -253,8 +253,8 @@ class ComparisonAnalysis(Analysis):
             nargs="+",
             default=[],
             metavar="METRIC=FILE",
-            help="another metric's score of each sentence, a number a line or what comet-score printed; for each "
-            "metric one file for each system, in their order",
+            help="another metric's score of each sentence: one number per line, or the output of comet-score. Give "
+            "each metric one file for each system, in the order of the systems",
         )
         add_report_options(parser, csv="the table", figure="the scores")
 

@@ -8,9 +8,9 @@
 
 A translation's score is its log-probability: the sum over its tokens, end of sentence included. With ``--normalize`` it
 is the mean, which is the score of fairseq's ``SequenceScorer``. A model is right about an example if the right
-translation scores higher than every wrong one. A model reads as many of the preceding
-sentences as it was trained with, or none; one that reads the preceding translations too
-(``--concatenate-preceding-target``) reads those of the test set.
+translation scores higher than every wrong one. A model reads as many of the preceding sentences as it was trained with,
+or none. A model that also reads the preceding translations (``--concatenate-preceding-target``) is given those of the
+test set.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 ALL = "all"
 OPTIONS_WITH_FILES = ("--contrastive", "--preceding", "--preceding-target")  # options with one or more files
-EXAMPLE_COLUMNS = {"examples": "", "number": ",d", "guessing": ".3f"}  # of each group, beside the systems'
+EXAMPLE_COLUMNS = {"examples": "", "number": ",d", "guessing": ".3f"}  # of each group, besides the systems' columns
 ENCODERS = {"tokenizer": encoders.build_tokenizer, "bpe": encoders.build_bpe}
 
 # --- text to tokens
@@ -88,16 +88,16 @@ def text_encoder(args: argparse.Namespace, language: str) -> Callable[[str], str
 class Candidates:
     """Every translation of every example, as input of a model.
 
-    fairseq's task makes a dataset of lines, as for fairseq-interactive. Each translation's source line is in its own
-    document, after the preceding sentences that the example has.
+    fairseq's task makes a dataset of lines, as for fairseq-interactive. The source line of each translation is in its
+    own document, after the example's preceding sentences.
 
     Args:
         inference: the model and its task
-        examples: of the test set
+        examples: the examples of the test set
         args: options of :func:`text_encoder`
 
     Raises:
-        UserError: a sentence is longer than the model's positions, or a preceding translation that it reads is missing.
+        UserError: a sentence is too long for the model, or a preceding translation that the model reads is missing.
     """
 
     def __init__(self, inference: Inference, examples: Sequence[Example], args: argparse.Namespace) -> None:
@@ -105,7 +105,7 @@ class Candidates:
         encode_source, encode_target = (text_encoder(args, language) for language in inference.languages)
         self.lines: List[Tensor] = []
         self.rows: List[int] = []  # the line of each candidate's source
-        self.preceding_lengths: List[int] = []  # how many tokens the translations that are read before each have
+        self.preceding_lengths: List[int] = []  # how many tokens of preceding translations are read before each
         self.targets: Dict[int, Tensor] = {}  # by the line of their source
         self.preceding_targets: Dict[int, Tensor] = {}  # by the lines of the preceding sentences
         end = torch.tensor([task.source_dictionary.eos()])
@@ -127,7 +127,7 @@ class Candidates:
         self.padding, self.eos = task.target_dictionary.pad(), task.target_dictionary.eos()
         self.source_lengths = np.asarray(self.dataset.sizes)[self.rows]
         self.target_lengths = np.array([len(self.targets[row]) for row in self.rows])
-        streams = getattr(self.dataset, "streams", ())  # none in fairseq's own task
+        streams = getattr(self.dataset, "streams", ())  # fairseq's own task has none
         concatenated = (stream for stream in streams if isinstance(stream, ConcatenatedSentences))
         self.concatenated = [stream for stream in concatenated if stream.options.concatenate_preceding_target]
         for example in examples if self.concatenated else []:
@@ -203,10 +203,10 @@ def is_right(scores: np.ndarray) -> bool:
 class GroupAccuracy:
     """The accuracies over a group of examples.
 
-    name: of the group
-    examples: how many there are
+    name: the name of the group
+    examples: the number of examples
     chance: the expected accuracy of guessing
-    accuracies: of each system
+    accuracies: the accuracy of each system
     """
 
     name: str
@@ -338,7 +338,7 @@ class ContrastiveAnalysis(Analysis):
     name = "contrastive"
 
     def add_options(self, parser: CommandParser) -> None:
-        """The models, the test set, how its text becomes tokens, and the files to write."""
+        """The models, the test set, how to turn its text into tokens, and the files to write."""
         add_model_options(parser, several=True)
         add_names_option(parser, "models", "--path")
         _add_test_set_options(parser)
@@ -348,8 +348,8 @@ class ContrastiveAnalysis(Analysis):
                 option,
                 choices=names,
                 metavar="NAME",
-                help=f"{what}, as fairseq-interactive does, with the options that it takes (--bpe-codes ...): "
-                f"{', '.join(names)} (default: the text is in tokens)",
+                help=f"{what} as fairseq-interactive does, with the same further options (--bpe-codes ...): "
+                f"{', '.join(names)} (default: leave the text as it is)",
             )
         parser.add_argument(
             "--normalize", action="store_true", help="score by the mean over a translation's tokens, not by the sum"
@@ -383,7 +383,7 @@ class ContrastiveAnalysis(Analysis):
         check_columns(names, EXAMPLE_COLUMNS)
         check_overrides(args, paths, reads_lines=True)
         systems = [score_test_set(args, path) for path in paths]
-        (examples, _), *_ = systems  # they differ in how many sentences precede each example only
+        (examples, _), *_ = systems  # those of other systems differ only in the number of preceding sentences
         scores = [of_system for _, of_system in systems]
         right = [[is_right(example_scores) for example_scores in system_scores] for system_scores in scores]
         groups = accuracies(examples, right, args.resamples, args.seed)
@@ -409,21 +409,21 @@ def _add_test_set_options(parser: CommandParser) -> None:
             "JSON",
             "contrapro.json (Müller et al. 2018), anaphora.json or lexical-choice.json (Bawden et al. 2018)",
         ),
-        ("--source", "FILE", "instead of --test-set: the source, plain text"),
+        ("--source", "FILE", "instead of --test-set: the source sentences, as plain text"),
         ("--reference", "FILE", "with --source: the right translations"),
         ("--contrastive", "FILE", "with --source: the wrong translations of each line"),
         (
             "--preceding",
             "FILE",
-            "the preceding source sentence of each line (with --source) or example (of ContraPro), empty for none; "
-            "more files: the sentences before those, for models that read several",
+            "the preceding source sentence of each line (with --source) or example (of ContraPro), an empty line for "
+            "none; further files have the sentences before those, for models that read several",
         ),
         (
             "--preceding-target",
             "FILE",
             "with --preceding: the translations of these sentences, for models that read them",
         ),
-        ("--documents", "DIR", "of ContraPro: the subtitles that its setup_opensubs.sh extracts"),
+        ("--documents", "DIR", "for ContraPro: the folder of the subtitles that its setup_opensubs.sh extracts"),
     ):
         add_file_option(parser, option, help, metavar=metavar, several=option in OPTIONS_WITH_FILES)
     of_text = ("source", "reference", "contrastive")

@@ -1,7 +1,8 @@
-"""Contrastive test sets: a source sentence, those before it, the right translation and wrong translations.
+"""Contrastive test sets: an example has a source sentence, the sentences before it, the right translation, and wrong
+translations.
 
-They are read from the JSON of ContraPro (Müller et al. 2018), from that of the discourse test sets of Bawden et al.
-(2018), and from plain parallel files.
+The sets are read from the JSON files of ContraPro (Müller et al. 2018), from those of the discourse test sets of Bawden
+et al. (2018), and from plain parallel files.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from typing import Any, Iterable, Iterator, List, Mapping, Optional, Sequence, T
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import read_lines
 
-# The sentences before one, the nearest last, "" for none, and their translations; None if these are not known.
+# The sentences before an example, the nearest last, "" for none, and their translations; None if these are not known.
 Context = Tuple[Sequence[str], Optional[Sequence[str]]]
-FAR = 3  # ContraPro's own evaluation puts all larger distances of a pronoun's antecedent into one group
+FAR = 3  # ContraPro's own evaluation has one group for all larger distances between pronoun and antecedent
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Example:
     source: the sentence
     preceding: the source sentences before it in its document, the nearest last; none of them is empty
     translations: the right translation, then the wrong ones
-    preceding_targets: for each translation those of the preceding sentences; None if the set does not say
+    preceding_targets: for each translation, the translations of the preceding sentences; None if they are not known
     groups: the groups that the example counts in, such as {"distance": "1"}
     """
 
@@ -72,13 +73,13 @@ def read_test_set(
     documents: Optional[Path] = None,
     context_size: int = 1,
 ) -> List[Example]:
-    """The examples of a JSON file: ContraPro's is a list, that of a discourse test set is an object.
+    """The examples of a JSON file. ContraPro's file holds a list, that of a discourse test set an object.
 
     Args:
         langs: source and target language, the extensions of the files in ``documents``
-        preceding: for ContraPro, a file with the preceding sentence of each example, see :func:`preceding_lines`, one
-            with the sentence before that, and so on
-        preceding_target: for ContraPro with ``preceding``, such files with these sentences' translations
+        preceding: for ContraPro, a file with the preceding sentence of each example (see :func:`preceding_lines`), a
+            file with the sentences before those, and so on
+        preceding_target: for ContraPro with ``preceding``, such files with the translations of these sentences
         documents: for ContraPro, the folder of the subtitles that its examples come from
         context_size: how many sentences before each example are taken from ``documents``
 
@@ -166,7 +167,7 @@ def _contrapro_translations(where: str, entry: Any) -> List[Any]:
 
 
 def _contexts_in_files(files: Sequence[Path], target_files: Sequence[Path], choices: Sequence[int]) -> List[Context]:
-    """What the files of :func:`preceding_lines` say before each example."""
+    """The context of each example, from files that :func:`preceding_lines` reads."""
     texts, targets = ([preceding_lines(file, choices) for file in side] for side in (files, target_files))
     check_order(files, texts)
     translated: Sequence[Optional[Sequence[str]]] = _nearest_last(targets) if targets else [None] * len(choices)
@@ -196,8 +197,8 @@ def preceding_lines(path: Path, choices: Sequence[int]) -> List[str]:
 
 
 def check_order(files: Sequence[Path], texts: Sequence[Sequence[str]]) -> None:
-    """Raise UserError where the files seem to be in the other order: some example has a sentence and no nearer one, and
-    with the farthest first none has."""
+    """Raise UserError if the files seem to be in reverse order: some example lacks a sentence that is nearer than one
+    that it has, and no example would if the files were reversed."""
     hole = _first_hole(texts)
     if hole is not None and _first_hole(texts[::-1]) is None:
         raise UserError(
@@ -207,7 +208,7 @@ def check_order(files: Sequence[Path], texts: Sequence[Sequence[str]]) -> None:
 
 
 def _first_hole(nearest_first: Sequence[Sequence[str]]) -> Optional[int]:
-    """The number of the first example, from 1, with an empty sentence before a farther one; None if there is none."""
+    """The number, from 1, of the first example that lacks a sentence but has a farther one; None if there is none."""
     for number, sentences in enumerate(zip(*nearest_first), start=1):
         if any(farther and not nearer for nearer, farther in zip(sentences, sentences[1:])):
             return number
@@ -215,17 +216,18 @@ def _first_hole(nearest_first: Sequence[Sequence[str]]) -> Optional[int]:
 
 
 def _nearest_last(files: Sequence[Sequence[str]]) -> List[Sequence[str]]:
-    """For each example its line of each file, where the first file has the nearest sentences."""
+    """For each example, its lines in the files, the nearest sentence last; the first file has the nearest sentences."""
     return list(zip(*reversed(files)))
 
 
 def _subtitles_before(
     content: Sequence[Any], places: Sequence[str], folder: Path, langs: Sequence[str], context_size: int
 ) -> Iterator[Context]:
-    """The lines before each segment in ``folder``/YEAR/NAME.SRC, empty ones before the beginning of the file, and those
-    in NAME.TGT, None where this file is missing or its line is not the reference.
+    """For each segment, the lines before it in ``folder``/YEAR/NAME.SRC and the same lines in NAME.TGT.
 
-    An entry's ``document id`` is the name of the target language's file; its ``segment id`` counts lines from 1.
+    Lines before the beginning of a file are "". The lines of NAME.TGT are None if this file is missing or its line for
+    the segment is not the reference. An entry's ``document id`` is the name of the target language's file; its
+    ``segment id`` counts lines from 1.
     """
     files = {path.name: path for path in folder.glob("*/*")}
     if not any(name.endswith(f".{langs[0]}") for name in files):
@@ -253,7 +255,7 @@ def _subtitles_before(
 
 
 def _line(lines: Sequence[str], number: int) -> str:
-    """A line, counted from 1; "" for a number that no line has."""
+    """The line of this number, from 1; "" if there is no such line."""
     return lines[number - 1] if 1 <= number <= len(lines) else ""
 
 
@@ -263,7 +265,7 @@ def _without_spaces(text: str) -> str:
 
 @contextlib.contextmanager
 def _form(where: str) -> Iterator[None]:
-    """Turn the exceptions that JSON of another form causes into a UserError."""
+    """Turn the exceptions that JSON of an unexpected form causes into a UserError."""
     try:
         yield
     except KeyError as error:
@@ -280,7 +282,8 @@ def _example(
     groups: Mapping[str, Any],
     preceding_targets: Optional[Sequence[Sequence[Any]]],
 ) -> Example:
-    """An example of these texts; after an empty sentence before it, as in training, a document begins."""
+    """An example of these texts. As in training, an empty preceding sentence ends a document: it and the sentences
+    before it are left out."""
     for text in (source, *preceding, *translations, *chain.from_iterable(preceding_targets or ())):
         if not isinstance(text, str):
             raise TypeError(f"{text!r} where a sentence should be")
@@ -306,11 +309,12 @@ def read_parallel(
         source: the source sentences
         reference: the right translations
         contrastive: files of wrong translations; an empty line if an example has fewer than there are files
-        preceding: a file of the preceding source sentences, an empty line for none, one of those before them, and so on
-        preceding_target: such files of these sentences' translations
+        preceding: a file of the preceding source sentences (an empty line for none), a file of the sentences before
+            those, and so on
+        preceding_target: such files with the translations of these sentences
 
     Raises:
-        UserError: a file cannot be read or has another number of lines, or a line is empty that must not be.
+        UserError: a file cannot be read, has another number of lines, or has an empty line where a text is needed.
     """
     texts = {path: read_lines(path) for path in (source, reference, *contrastive, *preceding, *preceding_target)}
     count = len(texts[source])

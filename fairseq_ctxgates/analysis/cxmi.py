@@ -9,9 +9,9 @@ cross-entropy with it: the mean over the target tokens, end of sentence included
     log2 P(y_i | y_<i, x, c) - log2 P(y_i | y_<i, x).
 
 The first term is the model's score. The second is the score of the same model without preceding sentences (each is
-replaced by NULL, or none is concatenated), with those of another sentence (``--shifted-context``), or of the model of
-``--baseline-path``. Several models are measured one after the other; ``--html`` shows a document with what every word
-gains from each.
+replaced by NULL, or none is concatenated), of the same model with the preceding sentences of another sentence
+(``--shifted-context``), or of the model of ``--baseline-path``. Several models are measured one after the other.
+``--html`` shows one document, with what each word gains under each model.
 """
 
 from __future__ import annotations
@@ -70,11 +70,12 @@ def concatenates(inference: Inference) -> bool:
 
 
 def without_context(args: argparse.Namespace, path: str, inference: Inference) -> Inference:
-    """The model of ``--baseline-path``; else the same model with other sentences' preceding ones, or without any.
+    """The model that CXMI is measured against: that of ``--baseline-path``, or the same model with the preceding
+    sentences of other sentences or with none.
 
     Raises:
-        UserError: the former translates in another direction, ``--model-overrides`` has the option that takes these
-            away, or the model reads other sentences' already.
+        UserError: the model of ``--baseline-path`` translates in another direction, ``--model-overrides`` has the
+            option that takes the preceding sentences away, or the model already reads those of other sentences.
     """
     if args.baseline_path:
         baseline = Inference.from_options(args, path=args.baseline_path)
@@ -109,7 +110,7 @@ def score_split(inference: Inference, args: argparse.Namespace) -> Dict[int, np.
 
 
 def score_sentences(inference: Inference, baseline: Inference, args: argparse.Namespace) -> List[SentenceScores]:
-    """Every sentence of the split that is not too long for either model.
+    """The scores of every sentence of the split that is not too long for either model.
 
     Raises:
         UserError: the split or its stream of preceding sentences does not exist, or every sentence is too long.
@@ -140,7 +141,7 @@ def check_shown(inference: Inference, baseline: Inference, args: argparse.Namesp
             model.load_split(args.gen_subset)
         elif args.figure:
             model.check_sentence(args.gen_subset, args.sentence)
-        else:  # the page is of other sentences too
+        else:  # the page has other sentences too
             model.sentence(args.gen_subset, args.sentence)
     rows = sorted({*inference.rows_read(args.gen_subset)} & {*baseline.rows_read(args.gen_subset)})
     if rows and (preceding_stream(inference, args.gen_subset).rows[rows, 0] == NONE).all():
@@ -148,30 +149,30 @@ def check_shown(inference: Inference, baseline: Inference, args: argparse.Namesp
 
 
 class CXMIAnalysis(Analysis):
-    """How many bits the preceding sentence saves for each target word: log2 P with it less log2 P without it."""
+    """How many bits the preceding sentence saves for each target word: log2 P with it minus log2 P without it."""
 
     name = "cxmi"
     output_options = (*Analysis.output_options, "tokens", "html")
 
     def add_options(self, parser: CommandParser) -> None:
-        """The models, the split, the intervals, the files to write and the sentence drawn."""
+        """The models, the split, the intervals, the files to write and the sentence to draw."""
         add_inference_options(parser, several=True)
         add_names_option(parser, "models", "--path")
         baseline = parser.add_mutually_exclusive_group()
         baseline.add_argument(
             "--baseline-path",
             metavar="CHECKPOINT",
-            help="the model without preceding sentences (default: those of --path, every preceding sentence NULL)",
+            help="a model without preceding sentences (default: each model of --path, every preceding sentence NULL)",
         )
         baseline.add_argument(
             "--shifted-context",
             action="store_true",
-            help="measure against the same model with the preceding sentences of another sentence, as "
-            "--preceding-context shifted gives: what is left is what the right ones are worth",
+            help="compare with the same model given the preceding sentences of another sentence, as with "
+            "--preceding-context shifted: the difference is what the right sentences are worth",
         )
         add_bootstrap_options(parser)
         add_report_options(
-            parser, csv="the scores of each sentence", figure="the first model's bits, of all and of one"
+            parser, csv="the scores of each sentence", figure="the first model's bits, for all sentences and for one"
         )
         parser.add_argument(
             "--tokens",
@@ -185,11 +186,11 @@ class CXMIAnalysis(Analysis):
             choices=GROUPED,
             const="subword_nmt",
             default="none",
-            help="join the sub-words of --tokens to words, which gain what their tokens do",
+            help="join the sub-words of --tokens to words; a word gains the sum of what its tokens gain",
         )
         parser.add_condition("--tokens", lambda args: args.tokens, "remove_bpe")
         add_page_option(parser, "what each word of a document gains")
-        help = "the sentence drawn, and the page's document, that of sentence N, from 1 (default: what saves most)"
+        help = "draw sentence N, from 1, and show its document on the page (default: whichever saves most)"
         parser.add_argument("--sentence", type=int, metavar="N", help=help)
 
     def run(self, args: argparse.Namespace) -> Result:

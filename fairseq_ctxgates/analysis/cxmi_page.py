@@ -21,13 +21,13 @@ class Document:
     def __init__(self) -> None:
         self.series: List[str] = []
         self.rows: List[int] = []
-        self.sentences: Dict[int, PageSentence] = {}  # by their rows
+        self.sentences: Dict[int, PageSentence] = {}  # by row
 
     def add(self, inference: Inference, model: Measured, args: argparse.Namespace) -> None:
-        """Add a model; the first one decides which document it is.
+        """Add a model; the first model decides which document is shown.
 
         Raises:
-            UserError: the sentence whose document it shall be does not exist.
+            UserError: the sentence whose document is to be shown does not exist.
         """
         split = args.gen_subset
         dataset, stream = inference.task.dataset(split), preceding_stream(inference, split)
@@ -49,7 +49,7 @@ class Document:
             shown = self.sentences.get(row, PageSentence(row + 1, [], own_words, tokens, values={}))
             self.sentences[row] = replace(
                 shown,
-                before=max(shown.before, texts, key=len),  # of the model that reads most
+                before=max(shown.before, texts, key=len),  # those of the model that reads most
                 values={**shown.values, model.name: saved[row].saved.round(4).tolist()},
                 attention={**shown.attention, **weights},
             )
@@ -61,8 +61,8 @@ class Document:
         bits = [abs(value) for sentence in sentences for values in sentence.values.values() for value in values]
         return Page(
             title=title,
-            what="Bits that each target word gains from the preceding sentences, given the reference before it; under "
-            "the pointer the attention over them",
+            what="Bits that each target word gains from the preceding sentences, given the reference before it. Point "
+            "at a word to see its attention over them.",
             series=self.series,
             sentences=sentences,
             middle=0.0,
@@ -75,15 +75,15 @@ class Document:
 def chosen_document(
     nearest: np.ndarray, sentences: Mapping[int, SentenceScores], number: Optional[int] = None
 ) -> List[int]:
-    """The rows of the document that has a sentence; by default of the one whose tokens save most in the mean, those of
-    sentences that have a preceding one.
+    """The rows of the document that contains a sentence; by default, of the document that saves most bits in the mean
+    over the tokens of its sentences that have a preceding one.
 
     Args:
-        nearest: the row of the sentence before each, or ``NONE``, (sentences,)
-        sentences: those that were scored, by their rows
-        number: of the sentence, from 1
+        nearest: for each sentence, the row of the sentence before it, or ``NONE``, (sentences,)
+        sentences: the sentences that were scored, by row
+        number: the number of the sentence, from 1
     """
-    first = np.arange(len(nearest))  # the row of the first sentence of each one's document
+    first = np.arange(len(nearest))  # for each sentence, the row of the first sentence of its document
     for row, before in enumerate(nearest):
         if before != NONE:
             first[row] = first[before]

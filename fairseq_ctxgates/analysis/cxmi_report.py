@@ -63,10 +63,10 @@ def sentence_table(models: Sequence[Measured]) -> Table:
 
 
 def token_table(models: Sequence[Measured], remove_bpe: str = "none") -> Table:
-    """A row for each model and target token, or word, with what it gains, the P-CXMI of Fernandes et al. 2023.
+    """A row for each model and target token (or word), with what it gains: the P-CXMI of Fernandes et al. 2023.
 
     Args:
-        remove_bpe: how sub-words are joined to words, whose bits are the sum over their tokens
+        remove_bpe: how sub-words are joined to words; the bits of a word are the sum over its tokens
     """
     columns = {"model": "", "sentence": "d", "preceded": "", "position": "d", "token": ""}
     columns.update({"log2 P with": ".4f", "log2 P without": ".4f", "saved (bits)": ".4f"})
@@ -84,13 +84,13 @@ def token_table(models: Sequence[Measured], remove_bpe: str = "none") -> Table:
 
 
 def places_of_words(tokens: Sequence[str], remove_bpe: str) -> List[List[int]]:
-    """The places of each word's tokens in a sentence, whose last token is the end of sentence, a word of its own.
+    """The positions of each word's tokens in a sentence. The last token, end of sentence, is a word of its own.
 
-    Each token is in one word: two words that share a token are one here, and a token of no word, such as a space of
-    sentencepiece alone, belongs to the word after it, or to the last one.
+    Each token is in exactly one word: two words that share a token count as one, and a token that is in no word, such
+    as a lone space mark of sentencepiece, belongs to the word after it or, at the end, to the last word.
     """
     end = len(tokens) - 1
-    ends: List[int] = []  # the first place after each word
+    ends: List[int] = []  # the first position after each word
     for parts in group_subwords(tokens[:end], remove_bpe):
         places = [position for _, position in parts]
         if ends and places[0] < ends[-1]:
@@ -101,8 +101,8 @@ def places_of_words(tokens: Sequence[str], remove_bpe: str) -> List[List[int]]:
 
 
 def drawn_sentence(sentences: Sequence[SentenceScores], number: Optional[int] = None) -> SentenceScores:
-    """The sentence of this number; by default, of those that have a preceding one, the sentence with the most bits
-    saved for each token."""
+    """The sentence with this number; by default, among those with a preceding sentence, the one that saves most bits
+    for each token."""
     if number is None:
         preceded = (sentence for sentence in sentences if sentence.is_preceded)
         return max(preceded, key=lambda sentence: float(sentence.saved.mean()))

@@ -17,7 +17,7 @@ WITH = "with a preceding sentence"
 class SentenceScores:
     """log2 P of each target token of a sentence, with the preceding sentence and without it.
 
-    number: of the sentence in the split, from 1
+    number: the number of the sentence in the split, from 1
     is_preceded: whether it has a preceding sentence
     tokens: the target tokens
     with_context, without: log2 P, (target length,)
@@ -79,7 +79,7 @@ class Measured:
 
     @classmethod
     def of(cls, name: str, path: str, sentences: Sequence[SentenceScores], args: argparse.Namespace) -> Measured:
-        """With intervals as the options say."""
+        """Measure CXMI, with intervals as the options say."""
         groups = {
             "all": sentences,
             WITH: [sentence for sentence in sentences if sentence.is_preceded],

@@ -18,14 +18,14 @@ logger = logging.getLogger(__name__)
 DOTS_PER_INCH = 150
 # Colours that readers with red-green colour blindness can tell apart (Okabe and Ito 2008); the baseline has the first.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
-# What distinguishes the series of one colour, of which there is more than one from the ninth on.
+# Patterns that distinguish series of the same colour: from the ninth series on, colours repeat.
 HATCHES = ("", "////", "....")
 LINE_STYLES = ("-", "--", ":")
 
 Interval = Tuple[Optional[float], Optional[float]]
 
 
-# Fonts with the characters of Chinese, Japanese and Korean, one of which most systems have.
+# Fonts with the characters of Chinese, Japanese and Korean. Most systems have one of them.
 WIDE_FONTS = (
     *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans CJK KR", "Noto Sans SC", "Noto Sans JP", "Source Han Sans SC"),
     *("WenQuanYi Micro Hei", "WenQuanYi Zen Hei", "Droid Sans Fallback", "IPAGothic", "Unifont"),
@@ -41,7 +41,7 @@ class Bar(NamedTuple):
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty matplotlib figure of this size in inches, which needs no display.
+    """An empty matplotlib figure of this size in inches; drawing it needs no display.
 
     matplotlib is imported here, because importing it takes longer than some analyses.
     """
@@ -55,8 +55,8 @@ def new_figure(width: float, height: float) -> Figure:
 
 @contextmanager
 def text_as_it_is() -> Iterator[None]:
-    """While figures are drawn and written: a ``$`` of the text begins no formula, characters that matplotlib's own font
-    lacks are of an installed one, and a warning says what to install where there is none."""
+    """In this block, figures show text literally: a ``$`` does not begin a formula, and characters that matplotlib's
+    own font lacks are taken from an installed font. If no font has them, a warning says what to install."""
     import matplotlib
     from matplotlib import font_manager
 
@@ -69,8 +69,8 @@ def text_as_it_is() -> Iterator[None]:
     missing = [warning for warning in caught if "missing from" in str(warning.message)]
     if missing:
         logger.warning(
-            "no installed font has %d characters of a figure, which are drawn as boxes: install one, for Chinese, "
-            "Japanese and Korean such as Noto Sans CJK (Debian's package fonts-noto-cjk)",
+            "no installed font has %d characters of a figure, which are drawn as boxes: install a font that has them, "
+            "such as Noto Sans CJK for Chinese, Japanese and Korean (Debian's package fonts-noto-cjk)",
             len({str(warning.message) for warning in missing}),
         )
     for warning in caught:
@@ -84,7 +84,7 @@ def bars(
     series: Mapping[str, Sequence[Optional[float]]],
     intervals: Optional[Mapping[str, Sequence[Interval]]] = None,
 ) -> None:
-    """Draw grouped bars: for each name of ``groups`` a group with a bar for each of the series. None draws no bar.
+    """Draw grouped bars: for each name in ``groups``, a group with one bar per series. A value of None draws no bar.
 
     Args:
         series: a value for each group, by the series' name in the legend
@@ -104,7 +104,7 @@ def bars(
 
 
 def error_bar(height: float, interval: Interval) -> Tuple[float, float]:
-    """How far a confidence interval reaches below a value and above it; one of resamples may leave the value out."""
+    """How far a confidence interval reaches below and above a value; a bootstrap interval may not contain the value."""
     low, high = np.array(interval, float)
     return max(height - low, 0.0), max(high - height, 0.0)
 
@@ -117,10 +117,10 @@ def bars_with_intervals(axes: Axes, groups: Sequence[str], series: Mapping[str, 
 
 
 def panels(figure: Figure, names: Sequence[str], scores: Mapping[str, Sequence[Bar]], title: str) -> None:
-    """Fill a figure with a panel for each kind of score, since their scales differ, and in it a bar for each system.
+    """Fill a figure with a panel for each kind of score, since their scales differ. A panel has a bar for each system.
 
     Args:
-        names: of the systems
+        names: the names of the systems
         scores: a bar for each system, by the name of the panel
         title: above all panels
     """

@@ -53,10 +53,10 @@ RATES = {"FER": (ERRORS, TOKENS), "CER": (CONTEXT_ERRORS, TOKENS), "CE/FE": (CON
 
 @torch.no_grad()
 def predicted_words(model: TranslationModel, batch: Batch, padding: int) -> List[np.ndarray]:
-    """The arg-max of forced decoding for each target token: for each sentence of the batch, (target length,)."""
+    """The arg-max of forced decoding at each target token: an array (target length,) for each sentence of the batch."""
     is_token = batch["target"].ne(padding)
     if as_context_model(model) is not None and not has_adaptive_softmax(model):
-        # Such a model computes the output layer for target tokens only.
+        # Such a model can compute the output layer for the target tokens only.
         positions = is_token.flatten().nonzero().squeeze(1)
         words = run_without_attention(model, batch, output_positions=positions)[0].argmax(dim=-1)
     else:
@@ -69,11 +69,11 @@ def _scores(model: TranslationModel, batch: Batch) -> Tensor:
     output = model(**batch["net_input"])
     if not has_adaptive_softmax(model):
         return output[0]
-    return model.get_normalized_probs(output, log_probs=True)  # given the target, it would leave out clusters
+    return model.get_normalized_probs(output, log_probs=True)  # if given the target, it would leave out clusters
 
 
 def has_adaptive_softmax(model: TranslationModel) -> bool:
-    """Whether the model's decoder gives features, from which an adaptive softmax computes probabilities."""
+    """Whether the model's decoder returns features, from which an adaptive softmax computes the probabilities."""
     return getattr(model.decoder, "adaptive_softmax", None) is not None
 
 
@@ -86,9 +86,10 @@ def count_errors(
     """The number of target positions, errors and context selection errors of each sentence.
 
     Args:
-        sources: for each sentence its token ids, (source length,)
-        targets: the token ids of its reference, (target length,)
-        predictions: the word predicted for each target token, (target length,), as by :func:`predicted_words`
+        sources: for each sentence, its token ids, (source length,)
+        targets: for each sentence, the token ids of its reference, (target length,)
+        predictions: for each sentence, the word predicted at each target token, (target length,), as returned by
+            :func:`predicted_words`
 
     Returns:
         (sentences, 3) int64: TOKENS, ERRORS, CONTEXT_ERRORS
@@ -134,8 +135,8 @@ def forced_decoding_errors(
 class Comparison:
     """The errors of several systems over the same sentences.
 
-    names: of the systems, the baseline first
-    errors: for each system (sentences, 3), as from :func:`forced_decoding_errors`
+    names: the names of the systems, the baseline first
+    errors: for each system, (sentences, 3), as returned by :func:`forced_decoding_errors`
     resamples, seed: of the bootstrap
     """
 
@@ -215,8 +216,8 @@ def error_figure(comparison: Comparison, title: str) -> Figure:
 
 
 class ForcedDecodingAnalysis(Analysis):
-    """Forced decoding error rate (FER), context selection error rate (CER) and CE/FE of any number of models, fairseq's
-    own too, with bootstrap intervals that are paired. The first model is the baseline.
+    """Forced decoding error rate (FER), context selection error rate (CER) and CE/FE of any number of models, including
+    fairseq's own, with paired bootstrap intervals. The first model is the baseline.
     """
 
     name = "forced-decoding"

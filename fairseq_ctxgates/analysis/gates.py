@@ -4,8 +4,9 @@
 
 The gates are those of forced decoding: the decoder's input is the reference. A gate z is the weight of the source. Each
 component of the vector counts separately, at every target position except padding, end of sentence included. The paper
-summarizes the mean and variance of "every dimension of the context gate vectors": here of all of them pooled, and the
-variance of each dimension over the tokens; the JSON has the mean and the variance of every dimension.
+summarizes the mean and variance of "every dimension of the context gate vectors". The table has the mean and variance
+of all components pooled, and the variance by dimension: that of a dimension over the tokens, averaged over dimensions.
+The JSON file has the mean and variance of every dimension.
 """
 
 from __future__ import annotations
@@ -53,13 +54,13 @@ class GateSummary:
 
     Attributes:
         mean, variance: over all components
-        dimension_variance: the variance of a dimension over the tokens, its mean over the dimensions
+        dimension_variance: the variance of a dimension over the tokens, averaged over the dimensions
         agreement: the share of components that agree with their label: above 1/2 for source, below 1/2 for target; None
             without labels
-        mean_agreement: the share of gates whose mean over the components does; None without labels
-        hinge: the regularizer (equation 5) of a component, its mean over components and labelled positions; None
+        mean_agreement: the share of gates whose mean over the components agrees with their label; None without labels
+        hinge: the regularizer (equation 5) of a component, averaged over components and labelled positions; None
             without labels
-        mean_hinge: the regularizer of a gate's mean over its components, its mean over labelled positions; None without
+        mean_hinge: the regularizer of a gate's mean over its components, averaged over labelled positions; None without
             labels
     """
 
@@ -113,7 +114,7 @@ class GateStatistics:
         """Count a batch.
 
         Args:
-            gates: z by the number of its layer, each (target length, batch, embed dim)
+            gates: for each layer number, z, (target length, batch, embed dim)
             is_token: (batch, target length), false at padding
             labels: (batch, target length): SOURCE, TARGET or IGNORE; None without labels
         """
@@ -196,7 +197,7 @@ class GateStatistics:
 
 @torch.no_grad()
 def read_gates(inference: Inference, batch: Batch) -> Dict[int, Tensor]:
-    """The gates of a batch by the number of their layer, each (target length, batch, embed dim).
+    """For each layer number, the gates of a batch, (target length, batch, embed dim).
 
     Raises:
         UserError: the model has no context gates.
@@ -228,9 +229,9 @@ def gate_statistics(
 class SentenceGates:
     """The gates of one sentence, for the heat map.
 
-    source: the sentence
-    tokens: of the target
-    layers: their numbers, from the bottom
+    source: the source sentence
+    tokens: the target tokens
+    layers: the numbers of the layers, from the bottom
     means: the mean of z over its components, (layers, target length)
     labels: the name of each target token's label; None without labels
     """
@@ -243,7 +244,7 @@ class SentenceGates:
 
 
 def sentence_gates(inference: Inference, split: str, number: int) -> SentenceGates:
-    """The gates of the sentence of a split that has this number, from 1.
+    """The gates of the sentence with this number, from 1, in a split.
 
     Raises:
         UserError: there is no such sentence, or the model has no context gates.
@@ -252,7 +253,7 @@ def sentence_gates(inference: Inference, split: str, number: int) -> SentenceGat
     gates = read_gates(inference, batch)
     source_dictionary, dictionary = inference.task.source_dictionary, inference.task.target_dictionary
     labels = batch.get("gate_labels")
-    is_token = batch["target"][0].ne(dictionary.pad())  # not what a model reads before the sentence
+    is_token = batch["target"][0].ne(dictionary.pad())  # excludes what a model reads before the sentence
     return SentenceGates(
         source=source_dictionary.string(batch["net_input"]["src_tokens"][0]),
         tokens=[dictionary[token] for token in batch["target"][0][is_token].tolist()],
@@ -263,11 +264,11 @@ def sentence_gates(inference: Inference, split: str, number: int) -> SentenceGat
 
 
 def gate_page(inference: Inference, split: str, first: int) -> Page:
-    """The gates of each layer over some sentences of a split, beginning with the one of this number, with the labels.
-    Those that are too long are left out.
+    """The gates of each layer, with the labels, over some sentences of a split, from the one with this number on.
+    Sentences that are too long are left out.
 
     Raises:
-        UserError: there is no such sentence, none is left, or the model has no context gates.
+        UserError: there is no such sentence, all are too long, or the model has no context gates.
     """
     inference.sentence(split, first)
     numbers = [row + 1 for row in inference.rows_read(split) if row + 1 >= first][:PAGE_SENTENCES]
@@ -283,8 +284,8 @@ def gate_page(inference: Inference, split: str, first: int) -> Page:
         shown.append(PageSentence(number, (), gates.source.split(), gates.tokens, values, labels=labels))
     return Page(
         title=f"Context gates: {split} of {inference.data_dir.name}",
-        what="The weight of the source at each target word, given the reference before it: the mean of a layer's gate; "
-        "the labels are z*",
+        what="The weight of the source at each target word, given the reference before it: the mean of a layer's gate. "
+        "The labels are z*.",
         series=list(shown[0].values),
         sentences=shown,
         middle=0.5,
@@ -384,16 +385,16 @@ class GateAnalysis(Analysis):
     output_options = (*Analysis.output_options, "histogram", "html")
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """The model, the split, the sentence drawn and the files to write."""
+        """The model, the split, the sentence to draw and the files to write."""
         add_inference_options(parser)
-        help = f"the sentence drawn, and the first of the page's {PAGE_SENTENCES}, from 1 (default: 1)"
+        help = f"the sentence to draw, and the first of the page's {PAGE_SENTENCES} sentences, from 1 (default: 1)"
         parser.add_argument("--sentence", type=int, default=1, metavar="N", help=help)
         add_file_option(parser, "--histogram", "draw the histogram of all gates to this file", metavar="PNG")
         add_report_options(parser, csv="the table", figure="the gates of one sentence")
         add_page_option(parser, f"the gates of {PAGE_SENTENCES} sentences")
 
     def run(self, args: argparse.Namespace) -> Result:
-        """Read the gates of the split, after those of the sentence drawn."""
+        """Read the gates of the split, after those of the sentence to draw."""
         inference = Inference.from_options(args, load_gate_labels=True)
         drawn = None
         if args.figure:

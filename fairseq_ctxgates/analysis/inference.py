@@ -26,20 +26,20 @@ from fairseq_ctxgates.user_dir import register_models
 if TYPE_CHECKING:
     from fairseq_ctxgates.models.context_model import ContextModel
 
-# This package's models and tasks are imported in functions only: those of --user-dir must be registered before them.
+# This package's models and tasks are imported only in functions: those of --user-dir must be registered before them.
 
-# Sentences that are shown are not padded to a multiple (--required-seq-len-multiple), which changes no score.
+# Sentences that are shown are not padded to a multiple of --required-seq-len-multiple. This changes no score.
 UNPADDED = {"required_seq_len_multiple": 1}
 
 
 class TranslationModel(Protocol):
-    """What the analyses use of fairseq's encoder-decoder models."""
+    """The part of fairseq's encoder-decoder models that the analyses use."""
 
     encoder: Any
     decoder: Any
 
     def __call__(self, **net_input: Any) -> Tuple[Tensor, Any]:
-        """Scores of the vocabulary, (batch, target length, vocabulary), and what else the decoder returns."""
+        """Scores of the vocabulary, (batch, target length, vocabulary), and whatever else the decoder returns."""
 
     def get_normalized_probs(
         self, net_output: Tuple[Tensor, Any], log_probs: bool, sample: Optional[Batch] = None
@@ -51,15 +51,15 @@ class TranslationModel(Protocol):
 
 
 def add_inference_options(parser: argparse.ArgumentParser, several: bool = False) -> None:
-    """The options of every analysis that runs a model over a split, named as in ``fairseq-validate``; with ``several``
-    ``--path`` may name more than one model (see :func:`checkpoint_paths`)."""
+    """Add the options of every analysis that runs a model over a split, named as in ``fairseq-validate``. With
+    ``several``, ``--path`` may name more than one model (see :func:`checkpoint_paths`)."""
     add_model_options(parser, several)
     add_split_option(parser, "data split to run over")
     add_batch_options(parser)
 
 
 def add_model_options(parser: argparse.ArgumentParser, several: bool = False) -> None:
-    """The model or models, and the data directory with their dictionaries."""
+    """Add the options for the model or models, and for the data directory with their dictionaries."""
     add_data_options(parser, "binarized data directory", "default: as in training")
     if several:
         parser.add_argument(
@@ -75,7 +75,7 @@ def add_model_options(parser: argparse.ArgumentParser, several: bool = False) ->
 
 
 def add_batch_options(parser: argparse.ArgumentParser) -> None:
-    """The size of a batch, and the options of :func:`add_loading_options`."""
+    """Add the options for the size of a batch, and those of :func:`add_loading_options`."""
     parser.add_argument("--max-tokens", type=positive, metavar="N", help="maximum number of tokens in a batch")
     parser.add_argument(
         "--batch-size", type=positive, metavar="N", help="maximum number of sentences in a batch (default: 64)"
@@ -84,14 +84,14 @@ def add_batch_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_loading_options(parser: argparse.ArgumentParser) -> None:
-    """The device, and the model's options to override."""
-    parser.add_argument("--cpu", action="store_true", help="use the CPU even where there is a GPU")
+    """Add the options for the device and for overriding the model's options."""
+    parser.add_argument("--cpu", action="store_true", help="use the CPU even if there is a GPU")
     parser.add_argument(
         "--model-overrides",
         type=parse_overrides,
         default={},
         metavar="DICT",
-        help="options that replace those of training, as fairseq-generate's: \"{'inter_sentence_ablation': 'null'}\"",
+        help="options that replace those of training, as for fairseq-generate: \"{'inter_sentence_ablation': 'null'}\"",
     )
 
 
@@ -107,7 +107,7 @@ def checkpoint_paths(args: argparse.Namespace) -> List[str]:
 
 
 def check_checkpoints(paths: Sequence[str]) -> None:
-    """Raise UserError for a checkpoint that does not exist, before an analysis works on those before it."""
+    """Raise UserError for a checkpoint that does not exist, before an analysis spends time on the first ones."""
     for path in paths:
         if not Path(path).is_file():
             raise UserError(f"{path} not found: give a checkpoint of fairseq-train to --path")
@@ -130,7 +130,7 @@ def first_data_dir(data: str) -> Path:
 
 
 def as_context_model(model: TranslationModel) -> Optional[ContextModel]:
-    """The model, if it is one of this package, whose methods fairseq's own models do not have; else None."""
+    """The model, if it is one of this package, with the methods that fairseq's own models lack; otherwise None."""
     from fairseq_ctxgates.models.context_model import ContextModel
 
     return model if isinstance(model, ContextModel) else None
@@ -189,7 +189,7 @@ def _explain_errors(path: str, data: str) -> Iterator[None]:
         ) from error
     except Exception as error:
         for dictionary in first_data_dir(data).glob("dict.*.txt"):
-            load_dictionary(dictionary)  # a UserError for one that is damaged, whatever fairseq raises for it
+            load_dictionary(dictionary)  # raises UserError for a damaged dictionary, whatever fairseq raised for it
         if not isinstance(error, (OSError, EOFError, KeyError, RuntimeError, ValueError)):
             raise
         raise UserError(
@@ -233,7 +233,7 @@ class Inference:
         """The model that the options of :func:`add_inference_options` name.
 
         Args:
-            path: the checkpoint, if there are several; :func:`check_overrides` is for all of them
+            path: the checkpoint, if there are several; :func:`check_overrides` checks all of them together
             overrides: further options that replace those of training
         """
         if path is None:
@@ -263,7 +263,7 @@ class Inference:
     @property
     def context_size(self) -> int:
         """How many preceding sentences the model reads; 1 if it reads none."""
-        streams = getattr(self.task, "streams", None)  # none in fairseq's own task
+        streams = getattr(self.task, "streams", None)  # fairseq's own task has none
         return streams.context_size() if streams else 1
 
     @property
@@ -286,7 +286,7 @@ class Inference:
     def batches(
         self, split: str, max_tokens: Optional[int] = None, batch_size: Optional[int] = None
     ) -> Iterator[Batch]:
-        """fairseq's batches of a split, on the model's device; of 64 sentences if no size is given.
+        """fairseq's batches of a split, on the model's device; 64 sentences each if no size is given.
 
         Raises:
             UserError: as :meth:`load_split`, or a sentence has more than ``max_tokens`` tokens.
@@ -300,13 +300,13 @@ class Inference:
                 max_positions=self.max_positions,
                 ignore_invalid_inputs=True,
             ).next_epoch_itr(shuffle=False)
-        except AssertionError as error:  # fairseq has no other for a sentence that is too long
+        except AssertionError as error:  # fairseq raises nothing more specific for a sentence that is too long
             raise UserError(f"--max-tokens {max_tokens}: a sentence of {split} is longer; give more") from error
         for batch in batches:
             yield self.to_device(batch)
 
     def rows_read(self, split: str) -> List[int]:
-        """The rows of the sentences in :meth:`batches`, which are not too long, of a split that was loaded."""
+        """The rows of the sentences that :meth:`batches` gives of a loaded split: those that are not too long."""
         dataset = self.task.dataset(split)
         rows, _ = dataset.filter_indices_by_size(np.arange(len(dataset)), self.max_positions)
         found: List[int] = np.asarray(rows).tolist()
@@ -341,8 +341,8 @@ def default_batch_size(max_tokens: Optional[int], batch_size: Optional[int]) -> 
 
 
 def check_overrides(args: argparse.Namespace, paths: Sequence[str], reads_lines: bool = False) -> None:
-    """Raise UserError for a key of ``--model-overrides`` that nothing reads, not even one of several models. They are
-    loaded one after the other, and again when their turn comes.
+    """Raise UserError for a key of ``--model-overrides`` that none of the models reads, nor anything else. The models
+    are loaded one after the other for this, and again when they are analysed.
 
     Args:
         reads_lines: whether the analysis reads lines of text, not a split

@@ -1,5 +1,5 @@
-"""Metrics for sacreBLEU's paired bootstrap: of sentences or documents where documents are resampled, and the scores
-that another program gave."""
+"""Metrics for sacreBLEU's paired bootstrap: metrics of sentences and of documents for resampling documents, and the
+scores of other programs."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def join_documents(lines: Sequence[str], documents: np.ndarray) -> List[str]:
 
 
 class SentencesOfDocuments:
-    """A metric of sentences by sacreBLEU, for texts in which a document is one text of several lines: the score is that
-    of all sentences, and resampling draws documents.
+    """One of sacreBLEU's metrics over sentences, for texts in which each document is one string of several lines. The
+    score is that of all sentences; resampling draws documents.
 
     Args:
-        metric: of sentences
+        metric: sacreBLEU's metric
     """
 
     def __init__(self, metric: Metric) -> None:
@@ -50,7 +50,7 @@ class SentencesOfDocuments:
 
 
 class WholeDocuments(SentencesOfDocuments):
-    """A metric by sacreBLEU of documents, each of which is one segment: *d-BLEU* (Liu et al. 2020)."""
+    """One of sacreBLEU's metrics, with each document as one segment: *d-BLEU* (Liu et al. 2020)."""
 
     def _extract_corpus_statistics(self, documents: Sequence[str], references: Sequence[Sequence[str]]) -> Any:
         texts = [[document.replace("\n", " ") for document in text] for text in (documents, *references)]
@@ -70,7 +70,7 @@ class Mean(NamedTuple):
 
 
 class MeanSignature:
-    """What there is to say of a mean, as sacreBLEU's test adds to it."""
+    """The signature of a mean, to which sacreBLEU's test adds facts."""
 
     def __init__(self) -> None:
         self._facts = ["mean of the segments' scores"]
@@ -84,11 +84,11 @@ class MeanSignature:
 
 
 class SegmentScores:
-    """The mean of scores that another program gave each segment, in the form of a metric of sacreBLEU. A segment is its
-    score, written as a number.
+    """The mean of the segment scores of another program, in the form of one of sacreBLEU's metrics. A segment is
+    represented by its score, written as a number.
 
     Args:
-        name: of the other program's metric
+        name: the name of the other program's metric
     """
 
     def __init__(self, name: str) -> None:
@@ -105,16 +105,16 @@ class SegmentScores:
         return self._compute_score_from_stats(np.sum(statistics, axis=0))
 
     def get_signature(self) -> MeanSignature:
-        """What was done with the scores; the other program has a signature of its own."""
+        """Says what was done with the scores. How they were computed is in the other program's own signature."""
         return MeanSignature()
 
 
 def read_segment_scores(path: Path, segments: int, text: object) -> List[str]:
-    """The score of each segment as it is written in a file with a number a line, or in what ``comet-score`` printed.
+    """The score of each segment, as written in a file with one number per line or in the output of ``comet-score``.
 
     Args:
-        segments: how many the text has
-        text: its name in messages
+        segments: the number of segments of the text
+        text: the name of the text in messages
 
     Raises:
         UserError: the file cannot be read, or has no score for each segment

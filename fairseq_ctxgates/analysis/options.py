@@ -8,7 +8,7 @@ from typing import Optional, Sequence
 
 
 def add_data_options(parser: argparse.ArgumentParser, data: str, languages: str) -> None:
-    """The data directory and its two languages.
+    """Add the options for the data directory and its two languages.
 
     Args:
         data: help text of the directory
@@ -20,13 +20,13 @@ def add_data_options(parser: argparse.ArgumentParser, data: str, languages: str)
 
 
 def add_split_option(parser: argparse.ArgumentParser, help: str) -> None:
-    """``--gen-subset``, named as in ``fairseq-generate``."""
+    """Add ``--gen-subset``, named as in ``fairseq-generate``."""
     parser.add_argument("--gen-subset", default="test", metavar="SPLIT", help=f"{help} (default: test)")
 
 
 def add_names_option(parser: argparse.ArgumentParser, systems: str, option: str) -> None:
-    """``--names`` of the systems; by default their names come from the files that another option names."""
-    parser.add_argument("--names", nargs="+", metavar="NAME", help=f"the {systems}' names (default: from {option})")
+    """Add ``--names`` of the systems; by default their names come from the files that another option names."""
+    parser.add_argument("--names", nargs="+", metavar="NAME", help=f"names of the {systems} (default: from {option})")
 
 
 def add_file_option(
@@ -39,6 +39,6 @@ def add_file_option(
     required: bool = False,
     default: Optional[Sequence[Path]] = None,
 ) -> None:
-    """An option that names a file, or one file or more where ``several`` is set."""
+    """Add an option that names a file or, with ``several``, one or more files."""
     nargs = "+" if several else None
     parser.add_argument(option, type=Path, nargs=nargs, required=required, default=default, metavar=metavar, help=help)

@@ -19,13 +19,12 @@ TOP = 20  # words listed above the sentences
 class PageSentence:
     """A sentence of the page.
 
-    number: of the sentence in the split, from 1
+    number: the number of the sentence in the split, from 1
     before: the tokens of the preceding source sentences, the nearest last
-    source, tokens: of the sentence and of its target
-    values: for each series the value of each target token
-    attention: for each series that has it, the weights of all preceding sentences' tokens, or of the last ones, for
-    each target token, (target length, preceding length)
-    labels: of the target tokens, "" for none; None without labels
+    source, tokens: the source tokens and the target tokens
+    values: for each series, the value of each target token
+    attention: for each series with attention, the weights of the last preceding tokens, (target length, their number)
+    labels: the labels of the target tokens, "" for none; None without labels
     """
 
     number: int
@@ -39,14 +38,14 @@ class PageSentence:
 
 @dataclass(frozen=True)
 class Page:
-    """A page, with the sentences in their order.
+    """A page, with its sentences in order.
 
     title, what: the heading, and what the colours mean
     series: the names of the lines
     middle: the value that has no colour
-    range: how far from it the colour is full
+    range: the distance from ``middle`` at which the colour is full
     low, high: what lower and higher values mean
-    lists_top: whether the words of the highest values are listed
+    lists_top: whether the words with the highest values are listed
     """
 
     title: str
@@ -60,7 +59,7 @@ class Page:
     lists_top: bool = True
 
     def top(self) -> List[Dict[str, object]]:
-        """The words with the highest values, each with the series that has its highest."""
+        """The words with the highest values, each with the series in which its value is highest."""
         words: List[Dict[str, object]] = []
         for sentence in self.sentences:
             for place, token in enumerate(sentence.tokens):
@@ -72,6 +71,6 @@ class Page:
         """The page."""
         content = {**asdict(self), "top": self.top() if self.lists_top else []}
         del content["lists_top"]
-        # In a script element only the beginning of a tag means anything.
+        # In a script element, HTML gives a meaning only to the beginning of a tag.
         data = json.dumps(content, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
         return TEMPLATE.read_text(encoding="utf-8").replace("{{data}}", data)

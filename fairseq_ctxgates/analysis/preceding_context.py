@@ -13,7 +13,7 @@ from fairseq_ctxgates.inter_sentence.preceding_stream import PrecedingStream
 
 
 def preceding_stream(inference: Inference, split: str) -> PrecedingStream:
-    """The preceding sentences of a split that was loaded."""
+    """The preceding sentences of a loaded split."""
     streams = inference.task.dataset(split).streams
     (stream,) = (stream for stream in streams if isinstance(stream, PrecedingStream))
     return stream
@@ -23,28 +23,29 @@ def preceding_stream(inference: Inference, split: str) -> PrecedingStream:
 def preceding_attention(
     inference: Inference, batch: Batch, lengths: Sequence[int], own_length: int
 ) -> Optional[np.ndarray]:
-    """The mean over heads of the attention over the preceding sentences: of the inter-sentence gate the mean over its
-    layers, of concatenated sentences that of the layer whose attention the decoder returns.
+    """The attention over the preceding sentences, averaged over heads. For the inter-sentence gate it is the mean over
+    the layers; for concatenated sentences it is that of the layer whose attention the decoder returns.
 
     Args:
-        batch: of one sentence
-        lengths: of its preceding sentences, end of sentence included, the nearest last
-        own_length: of the sentence itself
+        batch: a batch of one sentence
+        lengths: the lengths of its preceding sentences, including end of sentence, the nearest last
+        own_length: the length of the sentence itself
 
     Returns:
-        (target length, words of all preceding sentences, or of the last ones where the model reads fewer or they were
-        cut), ends of sentences and separators left out; None without words, or without attention over them
+        (target length, preceding words). The preceding words are those of all preceding sentences, or of the last ones
+        if the model reads fewer or they were cut; ends of sentences and separators are left out. None if there are no
+        such words, or no attention over them
     """
     if reads_preceding(inference.model):
         if inter_sentence(inference).options.inter_sentence_ablation in ("random", "null"):
-            return None  # there is none, or it is over NULL, whose places are no words
+            return None  # there is no attention, or it is over NULL, which has no words
         weights = read_attention(inference, batch)
         attention = torch.stack([layer.float().mean(dim=0)[0] for layer in weights.values()]).mean(dim=0)
     else:
         _, extra = inference.model(**batch["net_input"])
         if not isinstance(extra, dict) or not extra.get("attn") or extra["attn"][0] is None:
             return None
-        joined = max(0, batch["net_input"]["src_tokens"].size(1) - own_length)  # none where the sentence was cut
+        joined = max(0, batch["net_input"]["src_tokens"].size(1) - own_length)  # 0 if the sentence itself was cut
         attention = extra["attn"][0][0][:, :joined]
     is_word = [place + 1 < length for length in lengths for place in range(length)]
     is_word = is_word[len(is_word) - attention.size(1) :]

@@ -2,9 +2,9 @@
 
 ``ctxgates analyze relations data-bin/X --path checkpoint.pt --sentence 3 --figure relations.png --json relations.json``
 
-A model with factual relations encodes the source twice, by the same layers: as always, and with every word seeing only
-the words of its relations. The weights of self-attention in an encoder layer are those of these two encodings, each the
-mean over the heads: a row for each token, a column for each token that it attends to.
+A model with factual relations encodes the source twice, by the same layers: as usual, and with every word seeing only
+the words of its relations. The analysis shows the self-attention weights of one encoder layer in both encodings,
+averaged over the heads: a row for each token, a column for each token that it attends to.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 class RelationAttention:
     """The relation mask and the attention of one sentence of L tokens. Row i of a matrix is what token i sees.
 
-    number: of the sentence in the split, from 1
-    tokens: of the source, end of sentence included
-    layer: of the encoder, from 1 at the bottom
+    number: the number of the sentence in the split, from 1
+    tokens: the source tokens, including end of sentence
+    layer: the number of the encoder layer, from 1 at the bottom
     mask: M, (L, L), bool
     plain: the weights of attention without the mask, (L, L)
     masked: the weights under the mask, (L, L)
@@ -78,8 +78,8 @@ def relation_attention(inference: Inference, split: str, number: int, layer: Opt
     """The relation mask and the attention of a sentence of a split.
 
     Args:
-        number: of the sentence, from 1
-        layer: of the encoder, from 1 at the bottom; None for the top one
+        number: the number of the sentence, from 1
+        layer: the number of the encoder layer, from 1 at the bottom; None for the top one
 
     Raises:
         UserError: the model reads no relations, there is no such sentence or layer, or the sentence is too long.
@@ -105,12 +105,12 @@ def relation_attention(inference: Inference, split: str, number: int, layer: Opt
 
 @torch.no_grad()
 def self_attention(model: Any, batch: Batch, layer: int) -> Tuple[Tensor, Tensor]:
-    """The weights of self-attention in an encoder layer, the mean over the heads, in the ordinary encoding and in that
-    under the relation mask, each (batch, source length, source length).
+    """The self-attention weights of an encoder layer, averaged over the heads, in the ordinary encoding and in the
+    encoding under the relation mask, each (batch, source length, source length).
 
     Args:
-        model: a context Transformer that reads relations, perhaps beside other mechanisms
-        layer: its number, from 1 at the bottom
+        model: a context Transformer that reads relations, possibly with other mechanisms
+        layer: the number of the layer, from 1 at the bottom
     """
     net_input = batch["net_input"]
     streams = {name: net_input[name] for name in model.input_names if name in net_input}
@@ -121,8 +121,8 @@ def self_attention(model: Any, batch: Batch, layer: int) -> Tuple[Tensor, Tensor
         model.encoder(net_input["src_tokens"], net_input["src_lengths"], **streams)
     finally:
         hook.remove()
-    # fairseq's layer throws its weights away: they are computed again from what the layer was given, first the source,
-    # then perhaps further sentences.
+    # fairseq's layer discards its attention weights. They are computed again from the layer's inputs: those of the
+    # first call, for the source, and not of calls for further sentences.
     x, padding_mask, attention_mask = inputs[0]
     x = encoder_layer.self_attn_layer_norm(x) if encoder_layer.normalize_before else x
     _, weights = encoder_layer.self_attn(
@@ -134,7 +134,7 @@ def self_attention(model: Any, batch: Batch, layer: int) -> Tuple[Tensor, Tensor
 
 def relation_figure(sentence: RelationAttention) -> Figure:
     """Three matrices side by side, with tokens on both axes: the mask, the attention without it and under it. Each
-    attention has a colour scale of its own, because a token that sees itself only has a weight of 1."""
+    attention has its own colour scale, because a token that sees only itself has a weight of 1."""
     side = min(max(1.8, 0.17 * len(sentence.tokens)), 9.0)
     label = 0.08 * max(map(len, sentence.tokens))
     width = 3 * (side + label) + 2.2
@@ -168,8 +168,8 @@ def draw_matrix(axes: Axes, matrix: np.ndarray, tokens: Sequence[str], title: st
 
 
 def token_table(sentence: RelationAttention) -> Table:
-    """A row for each token: how many tokens the mask lets it see, the share of its attention without the mask that they
-    have, and the token that it attends to most in each encoding."""
+    """A row for each token: how many tokens the mask lets it see, the share of its attention without the mask on these
+    tokens, and the token that it attends to most in each encoding."""
     columns = {"token": "", "sees": "d", "attention on these": ".1%", "most": "", "most under the mask": ""}
     rows: List[List[Cell]] = [
         [
@@ -201,7 +201,7 @@ def pair_table(sentence: RelationAttention) -> Table:
 
 
 class RelationAnalysis(Analysis):
-    """The relation mask of a sentence beside the weights of self-attention in an encoder layer, the mean over heads, in
+    """The relation mask of a sentence beside the self-attention weights of an encoder layer, averaged over heads, in
     both encodings: the ordinary one, and the one under the mask.
     """
 

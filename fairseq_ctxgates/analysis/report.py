@@ -35,8 +35,8 @@ Cell = Union[str, float, None]
 class Table:
     """Rows of values under headings.
 
-    columns: for each heading, with its unit if it has one, the format of its numbers as in :func:`format` (".3f"); a
-    CSV file has the numbers unrounded
+    columns: for each heading (with its unit, if it has one), the format of its numbers as in :func:`format` (".3f"); a
+        CSV file has the unrounded numbers
     rows: a value for each column: text, a number, or None for a missing value
     """
 
@@ -44,7 +44,7 @@ class Table:
     rows: Sequence[Sequence[Cell]]
 
     def text(self) -> str:
-        """The table as plain text: the first column aligned to the left, every later column to the right."""
+        """The table as plain text: the first column is aligned to the left, all other columns to the right."""
         rows = [[_format_cell(value, spec) for value, spec in zip(row, self.columns.values())] for row in self.rows]
         alignment = ["left", *["right"] * (len(self.columns) - 1)]
         return str(tabulate(rows, headers=list(self.columns), disable_numparse=True, colalign=alignment))
@@ -75,12 +75,12 @@ class Result:
     """What an analysis found, in each form in which it can be shown.
 
     tables: printed one below another
-    report: content of the JSON file
-    csv: table of the CSV file
+    report: the content of the JSON file
+    csv: the table of the CSV file
     figure: draws the figure of ``--figure``; called only if that option is given. None if there is nothing to draw
     more_figures: the same for the options that name further figures
-    more_csv: for options that name further CSV files, their tables
-    page: of ``--html``; None where that option is not given
+    more_csv: the tables for the options that name further CSV files
+    page: the page of ``--html``; None if that option is not given
     headline: printed above the tables
     footer: lines printed below the tables
     """
@@ -130,14 +130,14 @@ class Result:
 
 
 def add_report_options(parser: argparse.ArgumentParser, csv: str, figure: str) -> None:
-    """``--json``, ``--csv`` and ``--figure``; the arguments say what the last two hold."""
+    """Add ``--json``, ``--csv`` and ``--figure``; the arguments say what the CSV file and the figure show."""
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all results to this file as JSON")
     parser.add_argument("--csv", type=Path, metavar="FILE", help=f"also write {csv} to this file as CSV")
     parser.add_argument("--figure", type=Path, metavar="PNG", help=f"draw {figure} to this file")
 
 
 def add_page_option(parser: argparse.ArgumentParser, what: str) -> None:
-    """``--html``; the argument says what the page shows."""
+    """Add ``--html``; the argument says what the page shows."""
     parser.add_argument("--html", type=Path, metavar="PAGE", help=f"write {what} to this file as a page for a browser")
 
 
@@ -162,7 +162,7 @@ def check_outputs(args: argparse.Namespace, options: Sequence[str] = ("json", "c
             raise UserError(f"{name} {path}: {path.parent} cannot be made ({error.strerror})") from error
         if path.is_dir():
             raise UserError(f"{name} {path} is a folder: name a file in it")
-        # A file is replaced; what is none, such as /dev/stdout, is written to, by several options one after the other.
+        # A regular file is replaced. Anything else, such as /dev/stdout, is written to; several options may name it.
         if is_replaced(path):
             other = named.setdefault(path.resolve(), name)
             if other != name:

@@ -1,5 +1,5 @@
-"""BLEU by the setting of one option: a model trained for each (Li et al. 2020, Tables 2 and 5; Li, Zhu et al. 2022,
-Table 4 and Figure 4).
+"""BLEU by the setting of one option, with a model trained for each setting (Li et al. 2020, Tables 2 and 5; Li, Zhu et
+al. 2022, Table 4 and Figure 4).
 
 ``ctxgates analyze sweep data-bin/X --option gate-lambda --values 0 0.5 1 2 --save-dir sweeps/lambda --ref test.en
 --train "--arch rcg_transformer --load-gate-labels ..." --gen "--beam 4 --remove-bpe" --figure lambda.png``
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BASELINE = "baseline"
-TAIL = 20  # how many last lines of the log to show if a command fails
+TAIL = 20  # how many of the log's last lines are shown if a command fails
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def translate(run: Run, data: Sequence[str], split: str, options: Sequence[str],
             provenance_file.unlink()
         print(f"translating with {run.name}: {output}", flush=True)
         output.unlink(missing_ok=True)
-        # Apart from the log, of which a line might come into the middle of a translation.
+        # The log has its own file: otherwise one of its lines might appear in the middle of a translation.
         fairseq(command, output, run.folder / f"{split}.log")
         write_provenance(provenance_file, provenance)
     return read_translations(output)
@@ -159,8 +159,8 @@ def with_plugin(options: Sequence[str]) -> List[str]:
 
 
 def fairseq(command: Sequence[str], output: Path, log: Path) -> None:
-    """Run a fairseq command (``train``, ...) with its arguments: what it prints is added to a file, what it logs to
-    another or the same.
+    """Run a fairseq command (``train``, ...) with its arguments. What it prints is appended to ``output``, and what it
+    logs is appended to ``log``, which may be the same file.
 
     Raises:
         UserError: the command failed; the message has the end of the log.
@@ -220,8 +220,8 @@ def _number(text: str) -> Optional[float]:
 
 
 class SweepAnalysis(Analysis):
-    """BLEU by the setting of one training option: a model for each value, trained here or before, translates a split.
-    Every other setting is tested against the first one, or against the baseline.
+    """BLEU by the setting of one training option: for each value, a model that is trained by this command, or was
+    trained before, translates a split. Every other setting is tested against the first one, or against the baseline.
     """
 
     name = "sweep"
@@ -229,27 +229,30 @@ class SweepAnalysis(Analysis):
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """The data, the option and its values, what to train and translate with, and the files to write."""
         parser.epilog = "A single option for --train, --gen or --baseline needs an equals sign: --gen=--cpu."
-        add_data_options(parser, "binarized data directory", "found from the files")
+        add_data_options(parser, "binarized data directory", "default: from the file names")
         parser.add_argument(
-            "--option", required=True, metavar="NAME", help="the fairseq-train option, such as gate-lambda"
+            "--option", required=True, metavar="NAME", help="the fairseq-train option to vary, such as gate-lambda"
         )
         parser.add_argument(
-            "--values", required=True, nargs="+", metavar="VALUE", help="its settings: 0 0.5 1, or all 1,3-5"
+            "--values", required=True, nargs="+", metavar="VALUE", help="its settings, such as 0 0.5 1, or all 1,3-5"
         )
         help = "folder of the runs: DIR/NAME=VALUE and DIR/baseline"
         add_file_option(parser, "--save-dir", help, metavar="DIR", required=True)
         parser.add_argument(
             "--train",
             metavar="OPTIONS",
-            help="the other options of fairseq-train, in quotes; without it, the models are there already",
+            help="the other options of fairseq-train, in quotes; without them, the models must exist already",
         )
         parser.add_argument(
-            "--baseline", metavar="OPTIONS", help="also a run with these training options in place of the swept one"
+            "--baseline", metavar="OPTIONS", help="also a run with these training options instead of the swept one"
         )
         parser.add_argument("--gen", default="", metavar="OPTIONS", help="the options of fairseq-generate, in quotes")
-        add_split_option(parser, "the split translated")
+        add_split_option(parser, "the split to translate")
         parser.add_argument(
-            "--checkpoint", default="checkpoint_best.pt", metavar="FILE", help="which of a run's (default: %(default)s)"
+            "--checkpoint",
+            default="checkpoint_best.pt",
+            metavar="FILE",
+            help="which checkpoint of each run to translate with (default: %(default)s)",
         )
         add_resamples_option(parser)
         add_reference_options(parser)
@@ -275,7 +278,7 @@ def score_runs(args: argparse.Namespace, option: str, data_dir: Path) -> Scores:
     """BLEU of the translations of every run, the baseline first.
 
     Args:
-        option: the swept one, without ``--``
+        option: the swept option, without ``--``
         data_dir: the first of the data directories
     """
     metric = bleu_metric(args)

@@ -14,17 +14,17 @@ from fairseq_ctxgates.data.subwords import JOINED, join_subwords
 from fairseq_ctxgates.errors import UserError, one_line
 from fairseq_ctxgates.files import read_lines
 
-# A line of fairseq-generate or fairseq-interactive: the translation, detokenized (D) or not (H), of a sentence.
+# A line of fairseq-generate or fairseq-interactive: the translation of a sentence, detokenized (D) or not (H).
 TRANSLATION = re.compile(r"(?P<kind>[DH])-(?P<number>\d+)\t-?(?:\d\S*|inf|nan)\t?(?P<text>.*)")
 
 
 def add_text_options(parser: argparse.ArgumentParser) -> None:
-    """Translations of several systems and their references, named as in ``fairseq-score``."""
+    """Add the options for the translations of several systems and their references, named as in ``fairseq-score``."""
     add_file_option(
         parser,
         "--sys",
-        "the translations of each system, the baseline first: plain text, a sentence a line, or what fairseq-generate "
-        "printed",
+        "the translations of each system, the baseline first: plain text, one sentence per line, or the output of "
+        "fairseq-generate",
         several=True,
         required=True,
     )
@@ -33,33 +33,33 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_reference_options(parser: argparse.ArgumentParser) -> None:
-    """The references, and how sacreBLEU reads both references and translations."""
-    help = "the reference translations, plain text, a sentence a line; several files are several references"
+    """Add the options for the references, and for how sacreBLEU reads both references and translations."""
+    help = "the reference translations: plain text, one sentence per line; several files are several references"
     add_file_option(parser, "--ref", help, several=True, required=True)
     parser.add_argument(
         "--tokenize",
         choices=BLEU.TOKENIZERS,
         metavar="NAME",
         default=BLEU.TOKENIZER_DEFAULT,
-        help=f"sacreBLEU's tokenizer: {', '.join(BLEU.TOKENIZERS)} (default: %(default)s; none for text in tokens)",
+        help=f"sacreBLEU's tokenizer: {', '.join(BLEU.TOKENIZERS)} (default: %(default)s; none for tokenized text)",
     )
     parser.add_argument("--lowercase", action="store_true", help="case-insensitive scores")
     add_subword_option(parser)
 
 
 def add_subword_option(parser: argparse.ArgumentParser) -> None:
-    """The kind of sub-words that :func:`join_subwords` joins, named as in ``fairseq-generate``."""
+    """Add the option for the kind of sub-words that :func:`join_subwords` joins, named as in ``fairseq-generate``."""
     parser.add_argument(
         "--remove-bpe",
         choices=JOINED,
         metavar="KIND",
         default="subword_nmt",
-        help=f"join the sub-words of all text: {', '.join(JOINED)} (default: %(default)s, which ends them in @@)",
+        help=f"join the sub-words of all text: {', '.join(JOINED)} (default: %(default)s, whose mark is @@)",
     )
 
 
 def bleu_metric(args: argparse.Namespace, force: bool = False) -> BLEU:
-    """sacreBLEU's BLEU with the options of :func:`add_reference_options`. It warns of text that looks tokenized, unless
+    """sacreBLEU's BLEU with the options of :func:`add_reference_options`. It warns if the text looks tokenized, unless
     the tokenizer is "none" or ``force`` is set.
 
     Raises:
@@ -95,7 +95,7 @@ def check_columns(names: Sequence[str], columns: Collection[str]) -> None:
 
 def distinct_parts(paths: Sequence[Path]) -> List[str]:
     """The paths without their extensions, and without the folders and file name that all paths share."""
-    # The end of a number, as in lambda=0.5, is no extension.
+    # The end of a number, as in lambda=0.5, is not an extension.
     without = [path if path.suffix[1:].isdecimal() else path.with_suffix("") for path in paths]
     parts = [list(path.parts) for path in (without if len(set(without)) == len(paths) else paths)]
     while len(paths) > 1 and min(map(len, parts)) > 1 and _all_equal([part[-1] for part in parts]):
@@ -124,8 +124,8 @@ def read_sentences(path: Path) -> List[str]:
 def read_translations(path: Path) -> List[str]:
     """The translations in a file, in the order of the sentences.
 
-    The file is plain text or the output of fairseq-generate. From the latter the best translation of each sentence is
-    taken, in its detokenized form if fairseq-generate detokenized it.
+    The file is plain text or the output of fairseq-generate. From the output of fairseq-generate, the best translation
+    of each sentence is taken, detokenized if fairseq-generate detokenized it.
 
     Raises:
         UserError: the file cannot be read, or lacks a sentence.

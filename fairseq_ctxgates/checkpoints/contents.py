@@ -1,7 +1,7 @@
 """What fairseq puts into checkpoints besides tensors.
 
 A checkpoint is a pickle, which names functions and classes that are called when it is loaded. ``ALLOWED`` has those
-that checkpoints of fairseq name, from its first releases on. Nothing in it does more than make an object of data.
+that fairseq's checkpoints name, from its first releases on. None of them does more than make an object from data.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ NUMBER_TYPES = re.compile(r"b1|[iu][1248]|f[248]|c8|c16")
 
 
 class NumberType:
-    """Stands in for ``np.dtype`` in arrays and numbers, where only types of plain numbers are allowed.
+    """Replaces ``np.dtype`` in arrays and numbers, and allows only types of plain numbers.
 
-    The state of an ``np.dtype`` says how memory is read, also as pointers, and NumPy takes any.
+    The state of an ``np.dtype`` says how memory is read, possibly as pointers, and NumPy accepts any state.
     """
 
     __slots__ = ("dtype",)  # and no __dict__: no other object can be made into one by setting its __class__
@@ -46,15 +46,15 @@ class NumberType:
 
 
 class NumberArray(np.ndarray):
-    """Stands in for ``np.ndarray``: an array that only :func:`empty_array` makes, filled with numbers once.
+    """Replaces ``np.ndarray``: an array that only :func:`empty_array` makes, and that is filled with numbers once.
 
-    ``np.ndarray`` itself makes arrays of pointers of the bytes that it is given.
+    ``np.ndarray`` itself would make arrays of pointers from the bytes that it is given.
     """
 
     _is_filled = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> NoReturn:
-        raise pickle.UnpicklingError("np.ndarray is called, which arrays are not saved by")
+        raise pickle.UnpicklingError("np.ndarray is called, but arrays are not saved that way")
 
     def __setstate__(self, state: Tuple[Any, ...]) -> None:
         version, shape, kind, is_fortran, content = state
@@ -66,25 +66,25 @@ class NumberArray(np.ndarray):
         super().__setstate__((version, shape, kind.dtype, is_fortran, content))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.view(np.ndarray).__reduce_ex__(protocol)  # it is saved as any other array
+        return self.view(np.ndarray).__reduce_ex__(protocol)  # it is saved like any other array
 
 
 def is_shape(shape: Any) -> bool:
-    """Whether this is the shape of an array: a tuple of numbers from 0."""
+    """Whether this is the shape of an array: a tuple of integers from 0."""
     return type(shape) is tuple and all(type(length) is int and length >= 0 for length in shape)
 
 
 def empty_array(kind: Any, shape: Any, code: Any) -> NumberArray:
-    """Stands in for ``numpy.core.multiarray._reconstruct``: an array that is still to be filled."""
+    """Replaces ``numpy.core.multiarray._reconstruct``: an array that is still to be filled."""
     if kind is not NumberArray:
         raise pickle.UnpicklingError(f"an array is made as {kind}")
     return np.ndarray.__new__(NumberArray, (0,), np.int8)
 
 
 def scalar(kind: Any, content: Any) -> np.generic:
-    """Stands in for ``numpy.core.multiarray.scalar``: a number."""
+    """Replaces ``numpy.core.multiarray.scalar``: a number."""
     if not (type(kind) is NumberType and type(content) is bytes and len(content) == kind.dtype.itemsize):
-        raise pickle.UnpicklingError("a number of NumPy is none")
+        raise pickle.UnpicklingError("a NumPy number is malformed")
     scalar: np.generic = np.frombuffer(content, kind.dtype)[0]
     return scalar
 
@@ -98,7 +98,8 @@ def _numpy() -> Iterator[Tuple[str, Any]]:
 
 
 def _fairseq() -> Iterator[Tuple[str, Any]]:
-    """Its options before Hydra; the meters of its first releases; the dictionaries of speech models; choices."""
+    """fairseq's own classes: its options before Hydra, the meters of its first releases, the dictionaries of speech
+    models, and choices."""
     yield "argparse.Namespace", argparse.Namespace
     for meter in (meters.AverageMeter, meters.StopwatchMeter, meters.TimeMeter):
         yield f"fairseq.meters.{meter.__name__}", meter
@@ -113,7 +114,7 @@ def _fairseq() -> Iterator[Tuple[str, Any]]:
 
 
 def _omegaconf() -> Iterator[Tuple[str, Any]]:
-    """Its configurations: fairseq saved them as such for a while, and as dictionaries before and after."""
+    """OmegaConf's configurations. fairseq saved them as such for a while, and as dictionaries before and after."""
     nodes = [kind for kind in vars(omegaconf.nodes).values() if isinstance(kind, type)]
     nodes = [kind for kind in nodes if issubclass(kind, omegaconf.nodes.ValueNode)]
     base = (omegaconf.base.Metadata, omegaconf.base.ContainerMetadata)
@@ -131,5 +132,5 @@ def _python() -> Iterator[Tuple[str, Any]]:
         yield f"{module}.PosixPath", pathlib.PosixPath
 
 
-# The full name that a pickle has, and what it is on loading.
+# The full name in a pickle: what it becomes on loading.
 ALLOWED: Dict[str, Any] = dict([*_numpy(), *_fairseq(), *_omegaconf(), *_python()])

@@ -1,8 +1,8 @@
-"""Makes fairseq load checkpoints by :func:`.loading.load`; importing this module does it.
+"""Importing this module makes fairseq load checkpoints by :func:`.loading.load`.
 
-fairseq loads them by ``torch.load`` as it is (fairseq 0.12.2), or asks it to run whatever they hold (the main branch).
-In distributed training one process sends options to the others, which fairseq would load by ``torch.load`` too; here
-they are broadcast instead.
+fairseq 0.12.2 calls ``torch.load`` with its defaults; fairseq's main branch asks it to run whatever checkpoints hold.
+In distributed training, one process sends options to the others, and fairseq would load these by ``torch.load`` too;
+here they are broadcast instead.
 """
 
 from types import ModuleType
@@ -16,7 +16,7 @@ from fairseq_ctxgates.compat import distributed_utils
 
 
 class TorchOfCheckpoints(ModuleType):
-    """torch as ``fairseq.checkpoint_utils`` sees it. Whoever else calls ``torch.load`` gets torch's own."""
+    """torch as ``fairseq.checkpoint_utils`` sees it. All other callers of ``torch.load`` get torch's own."""
 
     load = staticmethod(load)
 
@@ -25,8 +25,8 @@ class TorchOfCheckpoints(ModuleType):
 
 
 def _broadcast_objects() -> None:
-    """Let distributed training be resumed: its first process loads the checkpoint and sends it to the others, with
-    options that ``weights_only`` refuses. In the first process it has passed that protection."""
+    """Make it possible to resume distributed training. Its first process loads the checkpoint, which checks it, and
+    sends it to the other processes, with options that ``weights_only`` would refuse there."""
     if not hasattr(torch.serialization, "add_safe_globals"):
         return
 

@@ -1,4 +1,4 @@
-"""``torch.load`` for checkpoints of fairseq: none of them runs code."""
+"""``torch.load`` for fairseq's checkpoints, without running code that they hold."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from fairseq_ctxgates.errors import UserError
 
 TRUSTED = "CTXGATES_TRUSTED_CHECKPOINTS"  # the environment variable: files and folders, as in PATH
 
-# torch 2.6 loads what stands on a list, if it is asked to; earlier ones took any class, or their list could not name
-# functions, or they had none.
+# torch 2.6 can be restricted to what is on a list. Earlier versions accepted any class, or had a list that could not
+# name functions, or had no list.
 RESTRICTED: Dict[str, Any]
 if hasattr(torch.serialization, "get_unsafe_globals_in_checkpoint"):
     torch.serialization.add_safe_globals([(value, name) for name, value in ALLOWED.items()])
@@ -35,7 +35,7 @@ def load(file: Union[str, Path, BinaryIO], map_location: Any = None, **options: 
     """Load a checkpoint as ``torch.load`` does, but only what fairseq puts there.
 
     Args:
-        options: of ``torch.load``. They are not heeded: fairseq's main branch asks for ``weights_only=False``
+        options: options of ``torch.load``, which are ignored: fairseq's main branch asks for ``weights_only=False``
 
     Raises:
         UserError: the file holds something else, and the environment variable ``TRUSTED`` does not name it
@@ -53,9 +53,9 @@ def load(file: Union[str, Path, BinaryIO], map_location: Any = None, **options: 
         state = torch.load(file, map_location=map_location, **{**UNRESTRICTED, **RESTRICTED})
         check_options(state)
         return state
-    except (OSError, EOFError, RuntimeError):  # it cannot be read, or is not whole: as torch says it
+    except (OSError, EOFError, RuntimeError):  # it cannot be read, or is truncated: torch's own error
         raise
-    except Exception as error:  # what is called with arguments that do not fit may raise anything
+    except Exception as error:  # a function called with unsuitable arguments may raise anything
         raise UserError(
             f"{name} is damaged, or holds what fairseq does not put into checkpoints, and is refused, because loading "
             f"it can run any program ({_reason(error)}); where you trust the file, set {TRUSTED}={shlex.quote(name)}"
@@ -65,13 +65,13 @@ def load(file: Union[str, Path, BinaryIO], map_location: Any = None, **options: 
 def _is_trusted(path: Path) -> bool:
     path = path.resolve()
     value = os.environ.get(TRUSTED, "")
-    # The whole value too: the name of one file may have a colon.
+    # The whole value too: the name of a single file may contain a colon.
     trusted = [Path(entry).resolve() for entry in (value, *value.split(os.pathsep)) if entry]
     return any(entry == path or entry in path.parents for entry in trusted)
 
 
 def _check_format(file: BinaryIO) -> None:
-    """Raise UnpicklingError for the formats of a checkpoint that torch loads otherwise than as one pickle."""
+    """Raise UnpicklingError for checkpoint formats that torch does not load as one pickle."""
     start = file.tell()
     if torch.serialization._is_zipfile(file):
         with torch.serialization._open_zipfile_reader(file) as reader:
@@ -88,7 +88,7 @@ def _check_format(file: BinaryIO) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """An error in one line, without torch's words on how to lift the protection."""
+    """An error in one line, without torch's advice on how to lift the protection."""
     text = " ".join(str(error).split())
     found = re.fullmatch(r"(?:.*(?:trusted source\.|WeightsUnpickler error:))?(.*?)(?: (?:Please|Check the) .*)?", text)
     return (found[1] if found else text).strip()

@@ -1,4 +1,4 @@
-"""The options in a checkpoint that fairseq evaluates as Python."""
+"""Checks the options in a checkpoint, some of which fairseq evaluates as Python."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ REPLACED = re.compile(r"\$\{([\w.\[\]]+|(oc\.)?env:[^${}]*|now:[^${}]*)\}")
 
 
 def check_options(state: Any) -> None:
-    """Raise UnpicklingError where fairseq would run code that stands in a checkpoint's options, or where what stands
-    there is no option: fairseq would read the options of any object that has attributes."""
+    """Raise UnpicklingError where fairseq would run code from a checkpoint's options, or where a value there is not an
+    option: fairseq would read the options of any object that has attributes."""
     if not isinstance(state, dict):
         return
     for name, value in _options([state.get("args"), state.get("cfg")]):
@@ -50,7 +50,7 @@ def check_options(state: Any) -> None:
 
 
 def _options(value: Any, name: str = "") -> Iterator[Tuple[str, Any]]:
-    """Every option in there, with its name."""
+    """Every option in a value, with its name."""
     if OmegaConf.is_config(value):
         value = OmegaConf.to_container(value, resolve=False)
     if isinstance(value, argparse.Namespace):
@@ -67,7 +67,7 @@ def _options(value: Any, name: str = "") -> Iterator[Tuple[str, Any]]:
 
 
 def _is_literal(value: Any) -> bool:
-    if not isinstance(value, str):  # eval() takes bytes as well, and all that has the buffer interface
+    if not isinstance(value, str):  # eval() also takes bytes and anything with the buffer interface
         return value is None or isinstance(value, (bool, int, float, list, tuple, dict))
     try:
         nodes = list(ast.walk(ast.parse(value.strip(), mode="eval")))

@@ -1,7 +1,7 @@
-"""A ``pickle_module`` for ``torch.load`` that makes nothing but what checkpoints of fairseq hold.
+"""A ``pickle_module`` for ``torch.load`` that makes only objects that fairseq's checkpoints hold.
 
-For a torch without a list of its own for ``weights_only``; it does what torch's does, in the same way: of the
-operations of a pickle it knows those that ``torch.save`` writes, and of names those of ``ALLOWED``.
+It is for versions of torch whose ``weights_only`` cannot take such a list, and works like that of later versions: it
+knows only the pickle operations that ``torch.save`` writes, and only the names in ``ALLOWED``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OPERATIONS = (  # of protocol 2
 
 
 def _encode(text: str, encoding: str) -> bytes:
-    """Stands in for ``codecs.encode``, as which protocol 2 saves bytes."""
+    """Replaces ``codecs.encode``, with which protocol 2 saves bytes."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"bytes are saved in the encoding {encoding!r}")
     return text.encode("latin1")
@@ -56,18 +56,18 @@ class _Operations(Dict[int, Callable[["Unpickler"], None]]):
         raise pickle.UnpicklingError(f"operation {operation} of pickle is not one that checkpoints are made of")
 
 
-_PythonUnpickler: Any = vars(pickle)["_Unpickler"]  # the one that is written in Python: its operations can be changed
+_PythonUnpickler: Any = vars(pickle)["_Unpickler"]  # the one written in Python, whose operations can be changed
 
 
 class Unpickler(_PythonUnpickler):
-    """Makes what ``ALLOWED`` and torch's tensors allow; raises UnpicklingError for anything else."""
+    """Makes torch's tensors and what ``ALLOWED`` names; raises UnpicklingError for anything else."""
 
     dispatch = _Operations()
     for _operation in OPERATIONS:
         dispatch[_operation[0]] = _PythonUnpickler.dispatch[_operation[0]]
 
     def find_class(self, module: str, name: str) -> Any:
-        """The class or function of a name, also of one of Python 2."""
+        """The class or function of a name, which may be a name from Python 2."""
         module, name = NAME_MAPPING.get((module, name), (IMPORT_MAPPING.get(module, module), name))
         try:
             return _NAMES[f"{module}.{name}"]
@@ -87,7 +87,7 @@ class Unpickler(_PythonUnpickler):
         super().load_build()
 
     def _load_persistent(self) -> None:
-        # torch's old format has classes with their sources as well, which it compares and writes to files.
+        # torch's old format also has classes with their source code, which torch compares and writes to files.
         identity = self.stack[-1]
         if not (type(identity) is tuple and identity and identity[0] in ("storage", b"storage")):
             raise pickle.UnpicklingError("something other than tensors is stored")

@@ -34,7 +34,7 @@ def newest_checkpoints(
         upper_bound: the last epoch or update to use
 
     Raises:
-        UserError: the directory does not exist, or has fewer checkpoints
+        UserError: the directory does not exist, or has fewer checkpoints than this number
     """
     if count < 1:
         raise UserError(f"cannot average {count} checkpoints: ask for 1 or more")
@@ -60,7 +60,7 @@ def best_checkpoints(inputs: Sequence[Path], count: int) -> List[Path]:
         count: number of checkpoints
 
     Raises:
-        UserError: there are fewer, or the first cannot be read
+        UserError: there are fewer checkpoints than this number, or the first one cannot be read
     """
     paths = sorted(inputs[0].iterdir()) if len(inputs) == 1 and inputs[0].is_dir() else inputs
     matches = ((BEST_CHECKPOINT.fullmatch(path.name), path) for path in paths)

@@ -1,8 +1,8 @@
-"""``ctxgates completion bash|zsh|tcsh``: a script with which a shell completes the commands and their options.
+"""``ctxgates completion bash|zsh|tcsh``: a script that lets a shell complete the commands and their options.
 
     ctxgates completion bash > ~/.local/share/bash-completion/completions/ctxgates
 
-The script has all commands and options in it: nothing is imported while the user types.
+The script contains all commands and options, so nothing is imported while the user types.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def all_commands(files: object, folders: object) -> argparse.ArgumentParser:
     """One parser for all commands, each a sub-parser.
 
     Args:
-        files: what shtab completes with the names of files
-        folders: what shtab completes with the names of folders
+        files: shtab's marker for options that take the name of a file
+        folders: shtab's marker for options that take the name of a folder
     """
     parser = argparse.ArgumentParser(prog="ctxgates")
     parser.add_argument("--version", action="store_true", help="show the version")

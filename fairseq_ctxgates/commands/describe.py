@@ -3,8 +3,8 @@
     ctxgates describe data-bin/X
     ctxgates describe data-bin/X --json
 
-It goes through every side stream and every PMI table of all language pairs, checks each as training does, and shows the
-options, the version of this package and the date of each.
+It goes through every side stream and every PMI table of all language pairs, checks each of them as training does, and
+shows its options, the version of this package that made it, and its date.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ class Entry:
     """A side stream of one split, or a PMI table.
 
     kind: "stream" or "table"
-    split: of a stream
-    size: rows of a stream, pairs of a table; None if that cannot be read
-    options: how it was made; version: of this package, None for the earliest files
-    date: of its last change, in UTC
-    fingerprint: of the data it was made for
+    split: the split of a stream; None for a table
+    size: the number of rows of a stream or of pairs of a table; None if it cannot be read
+    options: how it was made
+    version: the version of this package that made it; None for the earliest files
+    date: the date of its last change, in UTC
+    fingerprint: the fingerprint of the data that it was made for
     problem: why it cannot be used, or None
     """
 
@@ -64,12 +65,12 @@ def get_parser() -> CommandParser:
     parser = make_data_parser(
         "Show every side stream and PMI table of a data directory: its options, the version that made it, its date, "
         "and whether it still fits the data. The exit status is 1 if one does not.",
-        several_directories="one after the other, and whether all have the same streams",
+        several_directories="each is described, and it is checked that all have the same streams",
     )
     parser.add_argument(
         "--user-dir", metavar="DIR", help="folder of your own mechanisms, whose streams are checked as well"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, also with all fingerprints")
+    parser.add_argument("--json", action="store_true", help="print JSON, including all fingerprints")
     return parser
 
 
@@ -98,7 +99,7 @@ def check_directories(data_dirs: Sequence[Path], args: argparse.Namespace) -> No
     """Check the streams of several data directories as training does, which reads them one after the other.
 
     Raises:
-        UserError: a stream of ``train`` is not in all of them, or was made in different ways
+        UserError: a stream of ``train`` is not in all directories, or was made in different ways
     """
     files = [file for data_dir in data_dirs for file in find_files(data_dir, given_pair(args, data_dir))]
     of_training = [file for file in files if file.split == "train" and file.name in all_streams()]
@@ -141,8 +142,8 @@ class NamedFile(NamedTuple):
 
 
 def find_files(data_dir: Path, pair: Optional[Tuple[str, str]] = None) -> List[NamedFile]:
-    """All streams and tables of a data directory, or those of a pair of languages, by name, languages and split. Of a
-    stream without JSON file, which is incomplete, the other files count."""
+    """All streams and tables of a data directory, or those of a pair of languages, by name, languages and split. A
+    stream without a JSON file, which is incomplete, is found by its other files."""
     source, target = map(re.escape, pair) if pair else ("[^.-]+", "[^.-]+")
     languages = f"(?P<source>{source})-(?P<target>{target})"
     stream_file, table_file = (re.compile(languages.join(around)) for around in (STREAM_FILE, TABLE_FILE))

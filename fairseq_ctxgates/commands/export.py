@@ -3,15 +3,15 @@
     ctxgates export --path checkpoints/plain/checkpoint_best.pt --output transformer.pt
     fairseq-generate data-bin/X --path transformer.pt
 
-The new checkpoint needs no ``--user-dir``. It holds tensors, numbers, text and containers of these only, so that every
-torch loads it without running code; the state of the optimizer stays behind.
+The new checkpoint needs no ``--user-dir``. It holds only tensors, numbers, text and containers of these, so that every
+torch loads it without running code. The state of the optimizer is left out.
 
     ctxgates export --path checkpoints/plain/checkpoint_best.pt --output transformer.pt --for-ctranslate2
     ct2-fairseq-converter --model_path transformer.pt --data_dir data-bin/X --source_lang de --target_lang en \\
         --output_dir ctranslate2 --unsafe_deserialization
 
-CTranslate2's converter reads the options as the attributes of an object, which fairseq wrote before 0.10.2 and which
-torch does not load without being told to trust it.
+CTranslate2's converter reads the options as the attributes of an object. fairseq wrote such an object before 0.10.2,
+and torch does not load it without being told to trust the file.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main(argv: Optional[List[str]] = None) -> None:
     """Run ``ctxgates export``.
 
     Raises:
-        UserError: the checkpoint cannot be read, or its model is none that stock fairseq has
+        UserError: the checkpoint cannot be read, or stock fairseq has no such model
     """
     args = get_parser().parse_args(argv)
     if not args.output.parent.is_dir():
@@ -104,7 +104,7 @@ def export(state: Dict[str, Any], path: Path) -> Dict[str, Any]:
 
 
 def with_namespace(state: Dict[str, Any]) -> Dict[str, Any]:
-    """An exported checkpoint with its options in one namespace, as before fairseq had groups of them."""
+    """An exported checkpoint with its options in one namespace, as before fairseq had groups of options."""
     groups = {name: dict(state["cfg"][name]) for name in ("common", "criterion", "task", "model")}
     names = {
         "arch": groups["model"]["arch"],
@@ -116,7 +116,7 @@ def with_namespace(state: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def among(config: Type[FairseqDataclass], values: Any) -> Dict[str, Any]:
-    """Those of the values in a checkpoint that are options of a dataclass of fairseq."""
+    """The values in a checkpoint that are options of one of fairseq's dataclasses."""
     given = values if isinstance(values, dict) else vars(values)
     return {
         option.name: given[option.name] for option in fields(config) if option.name in given and option.name != "_name"
@@ -127,12 +127,12 @@ def model_options(values: Any, path: Path) -> Dict[str, Any]:
     """The options of fairseq's ``transformer`` for the same model.
 
     Args:
-        values: of the checkpoint's ``model``
+        values: the options of the checkpoint's ``model``
 
     Raises:
         UserError: stock fairseq has no such model
     """
-    # These register architectures, of which a --user-dir may have its own before.
+    # Importing these registers architectures; a --user-dir must register its own first.
     from fairseq_ctxgates.models.context_model import ContextModel
     from fairseq_ctxgates.models.context_transformer import ContextTransformerModel
     from fairseq_ctxgates.models.context_transformer_align import ContextTransformerAlignModel

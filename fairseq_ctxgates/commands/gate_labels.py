@@ -40,8 +40,8 @@ REPORTED_MIN_COUNT = 10  # PMI of rare pairs is high by chance
 
 
 def memory_size(text: str) -> int:
-    """The type of an option whose value is a number of bytes, with the unit K, M, G, T (powers of 1024) or none; at
-    least a kilobyte."""
+    """The type of an option whose value is a number of bytes, with the unit K, M, G or T (powers of 1024) or without a
+    unit; at least a kilobyte."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     size = float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " ") if match is not None else 0
     if not 1024 <= size < sys.maxsize:
@@ -119,7 +119,7 @@ def label(args: argparse.Namespace) -> None:
     with ExitStack() as stack:
         stack.enter_context(lock_streams(GateLabels.name, splits, "ctxgates gate-labels"))
         workers = stack.enter_context(open_workers(args, data_dirs))
-        # The tables come to their places after the labels that are made from them.
+        # The tables are put in place after the labels that are made from them.
         places = stack.enter_context(atomic_write_group(table_paths(data_dirs[0], *languages)))
         folder = stack.enter_context(scratch_folder(data_dirs[0], "pmi"))
         resources = {
@@ -161,14 +161,14 @@ def check_dictionaries(splits: List[Split]) -> None:
 def write_labels(
     splits: Sequence[Split], labelled: Iterable[Tuple[Split, Labels]], made_from: TableMetadata
 ) -> Dict[Split, np.ndarray]:
-    """Write the labels of all splits to their data directories, or those of none.
+    """Write the labels of all splits to their data directories, or no labels at all.
 
     Args:
-        labelled: each of the splits and the labels of its target tokens, from :func:`label_split`
+        labelled: each split and the labels of its target tokens, from :func:`label_split`
         made_from: how and on what the tables were counted
 
     Returns:
-        for each split the number of words with the labels TARGET, SOURCE and IGNORE, without end of sentence; (3,)
+        for each split, the number of words with the labels TARGET, SOURCE and IGNORE, without end of sentence; (3,)
     """
     streams = {
         split.stream_prefix(GateLabels.name): {**made_from, "fingerprint": fingerprint(split, GateLabels.languages)}
@@ -178,11 +178,11 @@ def write_labels(
     with write_side_streams(streams, np.uint8) as writers:
         for split, labels in labelled:
             writer, counts[split] = writers[split.stream_prefix(GateLabels.name)], np.zeros(3, np.int64)
-            with closing(labels):  # when writing fails, what is left is not labelled
+            with closing(labels):  # if writing fails, the rest is not labelled
                 for some in labels:
                     writer.add_all(some.ids, np.diff(some.start))
                     counts[split] += count_types(some.ids, 3)
-                    del some  # before there is room for the next ones
+                    del some  # frees the memory before the next ones are made
             ids, types = map_ids(split.text_prefix(split.target_lang)), len(split.load_dictionary(split.target_lang))
             counts[split][IGNORE] -= count_types(ids, types)[EOS]
     return counts

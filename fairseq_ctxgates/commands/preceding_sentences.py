@@ -38,7 +38,7 @@ from fairseq_ctxgates.inter_sentence.preceding_stream import PrecedingStream
 def get_parser() -> CommandParser:
     """The command's options."""
     parser = make_data_parser(
-        "Add the row of the preceding sentence, for each sentence, to a data directory that "
+        "Add to a data directory, for each sentence, the row of the preceding sentence. The directory is one that "
         "fairseq-preprocess made from text in document order. A split without documents gets no stream.",
         several_directories="each gets its own streams, and FILE names one file for each directory, a:b",
     )
@@ -99,12 +99,12 @@ def find_documents(
 
 def find_empty_rows(split: Split) -> np.ndarray:
     """Which source sentences have no word, only the end of sentence; (sentences,) bool."""
-    sources = split.load_language(split.source_lang)  # keeps the memory map alive, which holds the sizes
+    sources = split.load_language(split.source_lang)  # keeps alive the memory map that holds the sizes
     return np.asarray(sources.sizes <= 1)
 
 
 def made_from(args: argparse.Namespace) -> Dict[str, str]:
-    """By the name of a split the option that gave its documents, for the JSON file of the stream."""
+    """For each split's name, the option that gave its documents, for the JSON file of the stream."""
     given = [("--documents", args.documents), ("--blank-line-separated", args.blank_line_separated)]
     return {
         name: f"{option} {name}={':'.join(path.name for path in paths)}"
@@ -133,7 +133,7 @@ def write_preceding(preceding: Dict[Split, np.ndarray], made_from: Dict[str, str
 
 
 def report(preceding: Dict[Split, np.ndarray]) -> None:
-    """Print for each split how many sentences have a preceding sentence, are first in a document, or are empty."""
+    """Print, for each split, how many sentences have a preceding sentence, are first in a document, or are empty."""
     columns = ("sentences", "preceded", "first", "empty")
     print(f"{'':<40} " + " ".join(f"{column:>10}" for column in columns))
     for split, rows in preceding.items():

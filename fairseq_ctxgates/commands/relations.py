@@ -78,8 +78,8 @@ def get_parser() -> CommandParser:
     parser.add_argument(
         "--dump",
         metavar="FILE",
-        help="write the words and tuples of all splits to this file, as lines of JSON; with several data directories "
-        "a file for each, a:b",
+        help="write the words and tuples of all splits to this file, as lines of JSON; with several data directories, "
+        "name a file for each, a:b",
     )
     add_worker_options(
         parser, "number of parallel requests to the servers; with --extractor stanza, number of processes"
@@ -118,9 +118,9 @@ def add_failure_option(parser: CommandParser) -> None:
         type=share,
         default=0.01,
         metavar="SHARE",
-        help="the share of the different sentences that may remain without relations because the parser failed on "
-        "them; if there are more, the command stops, and goes on there when it is run again. Up to 10 sentences, if "
-        "this is not more than half of them, are always allowed, except with 0",
+        help="the share of the distinct sentences that may remain without relations because the parser failed on "
+        "them. If there are more, the command stops; when it is run again, it goes on from there. Up to 10 sentences, "
+        "but no more than half of all, are always allowed, except with 0",
     )
 
 
@@ -192,7 +192,7 @@ def main(argv: Optional[List[str]] = None) -> None:
         UserError: the data or the tuples cannot be read, the parser does not run, or the streams cannot be written
     """
     args = get_parser().parse_args(argv)
-    for name in ("stanza", "urllib3"):  # silence their messages about each start and each request
+    for name in ("stanza", "urllib3"):  # silence their messages about every start and every request
         logging.getLogger(name).setLevel(logging.WARNING)
     with clean_up_on_failure():
         add_relations(args)
@@ -205,7 +205,7 @@ class RelationStatistics:
     with_tuple: sentences with a tuple
     related: words in a tuple
     not_parsed: sentences that could not be parsed
-    too_long: those of them that have too many words for it
+    too_long: sentences among these that have too many words for the parser
     """
 
     sentences: int = 0
@@ -308,13 +308,13 @@ def write_streams(
     digests: Dict[Split, Dict[str, str]],
     dumps: Dict[Path, Path],
 ) -> Dict[Split, RelationStatistics]:
-    """Write the streams of all splits and the dumps; where a dump fails, no streams.
+    """Write the streams of all splits and the dumps. If a dump fails, no stream is written.
 
     Args:
         rows: the tuples of each sentence of each text
         options: how the tuples were extracted, for the JSON file of the stream
         digests: the fingerprint of each split
-        dumps: for each data directory the file for readable tuples
+        dumps: for each data directory, the file for readable tuples
     """
     statistics = {split: RelationStatistics() for split in texts}
     with ExitStack() as stack:
@@ -327,7 +327,7 @@ def write_streams(
         }
         for split, text in texts.items():
             writer = writers[split.stream_prefix(Relations.name)]
-            # zip asks the rows first, so that read_tuples notices a line too many.
+            # The rows come first in zip, so that read_tuples notices an extra line.
             progress = tqdm(zip(rows[split], text), total=len(text), desc=f"writing {split.name}", unit=" sentences")
             for tuples, words in progress:
                 writer.add(pack_tuples([words.token_positions(entry.words) for entry in tuples or []]))

@@ -1,8 +1,8 @@
 """Where the shards of long preprocessing run: in this process, in several local processes, or on a Dask cluster.
 
 The machines of a cluster share a file system. Shards find their data by path and write large results to files, so that
-these do not pass through Dask's scheduler. A shard may run twice, because its worker was killed or did not answer, so
-its files are written atomically (see :func:`fairseq_ctxgates.files.write_array`).
+the results do not pass through Dask's scheduler. A shard may run twice, because its worker was killed or did not
+answer, so its files are written atomically (see :func:`fairseq_ctxgates.files.write_array`).
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def open_workers(
             process and on each worker of a cluster
 
     Raises:
-        UserError: the cluster does not answer, its workers run other code or do not see the folders; or the workers are
-            lost while the block runs
+        UserError: the cluster does not answer, its workers run other code or do not see the folders, or the workers
+            are lost while the block runs
     """
     with ExitStack() as stack:
         if args.dask is not None:
@@ -132,7 +132,7 @@ def open_cluster(address: str, folders: Sequence[Path], on_exit: Optional[Callab
             check_folder(client, folder)
         watch_workers(client, address)
         try:
-            # Not pure: Dask would share results with another run that has equal shards.
+            # Not pure: otherwise Dask would share results with another run that has equal shards.
             yield Workers(sum(client.nthreads().values()), client.get_executor(pure=False))
         except distributed.scheduler.KilledWorker as error:
             raise UserError(
@@ -147,7 +147,7 @@ def open_cluster(address: str, folders: Sequence[Path], on_exit: Optional[Callab
 
 
 def import_distributed() -> ModuleType:
-    """The module ``distributed``, with its loggers silenced; UserError if it is not installed."""
+    """The module ``distributed``, with its loggers silenced; raises UserError if it is not installed."""
     with needs_extra("dask", "--dask"):
         import distributed
         import distributed.comm
@@ -189,7 +189,7 @@ async def check_reachable(address: str) -> None:
     security = distributed.Security().get_connection_args("client")
     connecting = distributed.comm.connect(address, timeout=CONNECTION_SECONDS, **security)
     try:
-        # Dask's own time limit does not end the wait for the greeting of a scheduler where something else listens.
+        # If something other than a scheduler listens there, Dask's own time limit does not end the wait for a greeting.
         (await asyncio.wait_for(connecting, CONNECTION_SECONDS)).abort()
     except asyncio.TimeoutError as error:
         raise OSError(f"nothing that speaks Dask's language answers in {CONNECTION_SECONDS} seconds") from error
@@ -198,7 +198,8 @@ async def check_reachable(address: str) -> None:
 
 
 def watch_workers(client: DaskClient, address: str) -> None:
-    """Warn on standard error when the last worker is lost: Dask then waits for new workers. Ends with the client."""
+    """Warn on standard error when the last worker is lost: Dask then waits for new workers. The watch ends with the
+    client."""
 
     def watch() -> None:
         has_workers = True

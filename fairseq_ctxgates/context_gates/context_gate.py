@@ -46,7 +46,7 @@ class ContextGate(Connection):
         Args:
             target: t, (target length, batch, embed dim)
             source: s, of the same shape
-            target_input: what the gate reads of the target context, of the same shape: t, or ln(t) in a pre-norm layer
+            target_input: the target context as the gate reads it, of the same shape: t, or ln(t) in a pre-norm layer
 
         Returns:
             u and z, each of the same shape; z is the weight of the source, between 0 and 1
@@ -58,6 +58,6 @@ class ContextGate(Connection):
     def forward(
         self, target: Tensor, source: Tensor, target_input: Tensor, norm: SublayerNorm
     ) -> Tuple[Tensor, Returned]:
-        # Under autocast attention gives half precision, and the target context is in single precision.
+        # Under autocast, attention returns half precision, and the target context is in single precision.
         u, z = self.gate(target, norm.branch(source.type_as(target)), target_input)
         return u, {GATES: z}

@@ -17,7 +17,7 @@ TARGET, SOURCE, IGNORE = 0, 1, 2
 
 @dataclass
 class GateLabelsConfig(FairseqDataclass):
-    """What the stream adds to the task's options."""
+    """The options that the stream adds to the task."""
 
     load_gate_labels: bool = field(
         default=False,

@@ -38,8 +38,8 @@ class GateRegularizedCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionConfig
     gate_reduction: ReductionChoice = field(  # type: ignore[valid-type]
         default="hinge-of-mean",
         metadata={
-            "help": "the regularizer of a gate, which is a vector: the hinge of its components' mean, or the mean or "
-            "the sum of its components' hinges; it is summed over positions"
+            "help": "the regularizer of a gate, which is a vector: the hinge of its components' mean (hinge-of-mean), "
+            "or the mean or the sum of its components' hinges (mean, sum); it is summed over positions"
         },
     )
     gate_layer_reduction: LayerReductionChoice = field(  # type: ignore[valid-type]
@@ -85,9 +85,9 @@ def gate_hinge(gate: Tensor, labels: Tensor, reduction: str = "hinge-of-mean") -
 
 
 def gate_sums(gates: List[Tensor], is_token: Tensor, labels: Optional[Tensor] = None) -> Dict[str, Any]:
-    """What the meters are made of, over all components of the gates at the positions that hold a token.
+    """The sums that the meters are computed from, over all components of the gates at the positions that hold a token.
 
-    Sums over a mask, not over what it selects: a selection would make the host wait for the device.
+    Positions are masked rather than selected, because a selection would make the host wait for the device.
 
     Args:
         gates: z of some layers, each (target length, batch, embed dim)
@@ -96,9 +96,9 @@ def gate_sums(gates: List[Tensor], is_token: Tensor, labels: Optional[Tensor] = 
 
     Returns:
         sums of z and of its square, and their count; the number of components on their label's side (z above one half
-        for SOURCE, below for TARGET), and the number of those that have a label; the same of the gates' means over
-        their components. The keys are the same without labels: fairseq adds up the logs of several processes key by
-        key, and one may have a batch with labels, another one without.
+        for SOURCE, below for TARGET), and the number of those that have a label; the same two numbers for the gates'
+        means over their components. The keys are the same without labels: fairseq adds up the logs of several processes
+        key by key, and one process may have a batch with labels, another one without.
     """
     layers = len(gates)
     if not gates:  # LayerDrop dropped every layer
@@ -125,14 +125,16 @@ def gate_sums(gates: List[Tensor], is_token: Tensor, labels: Optional[Tensor] = 
 class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
     """Cross entropy, label-smoothed or plain, plus λ times the hinge of the context gates (Li et al. 2020, equation 5).
 
-    The hinge pulls a gate z to its label's side of one half: summed over positions, like the negative log-likelihood,
-    and in training only. Logs ``gate_loss`` (the hinge for each token, before λ, not in bits) and, of the gates of all
-    layers at all tokens, whatever is regularized, ``gate_mean``, ``gate_var``, ``gate_agreement`` (the share of
-    components on their label's side) and ``gate_mean_agreement`` (the share of gates whose mean over the components
-    is).
+    The hinge pulls a gate z to its label's side of one half. It is summed over positions, like the negative
+    log-likelihood, and added in training only.
+
+    The criterion logs ``gate_loss``, the hinge for each token, before λ and not in bits. Of the gates of all layers at
+    all tokens, regularized or not, it logs ``gate_mean``, ``gate_var``, ``gate_agreement`` (the share of components on
+    their label's side) and ``gate_mean_agreement`` (the share of gates whose mean over the components is on their
+    label's side).
     """
 
-    _layers: Tuple[int, ...] = ()  # those that are regularized; check_model knows them
+    _layers: Tuple[int, ...] = ()  # the regularized layers, which check_model sets
 
     def __init__(
         self,
@@ -152,7 +154,7 @@ class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
                 "--criterion gate_regularized_cross_entropy needs --task context_translation (with --load-gate-labels)"
             )
         if not 0 <= gate_lambda < math.inf:
-            raise UserError(f"--gate-lambda {gate_lambda}: it is a number from 0")
+            raise UserError(f"--gate-lambda {gate_lambda}: it must be at least 0, and finite")
         self.gate_lambda = gate_lambda
         self.gate_reduction = str(gate_reduction)
         self.gate_layer_reduction = str(gate_layer_reduction)
@@ -162,7 +164,7 @@ class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         """Choose the regularized layers of the model that is to be trained.
 
         Raises:
-            UserError: the model or the data cannot be what this criterion needs.
+            UserError: the model or the data do not fit this criterion.
         """
         gated = model.layers_that_return(GATES) if hasattr(model, "layers_that_return") else ()
         if not gated:
@@ -263,7 +265,7 @@ class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         if utils.item(sum(log.get("labelled_batches", 0) for log in logging_outputs)):
             for key in ("gate_loss", "ntokens"):
                 log_sum(key)
-            # By token also under --sentence-avg, as nll_loss is.
+            # Per token, also under --sentence-avg, as nll_loss is.
             log_ratio("gate_loss", lambda sum_of: sum_of("gate_loss") / sum_of("ntokens"))
             log_agreement("gate")
             log_agreement("gate_mean")

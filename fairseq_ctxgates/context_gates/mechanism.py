@@ -37,7 +37,7 @@ class RecurrentContextGateConfig(FairseqDataclass):
         default="none",
         metadata={
             "help": "what a gate z scales before it goes into the decoder's state (Tu et al. 2017): nothing (none), "
-            "the source context, the target context, or both, the source with z and the target with 1 - z"
+            "the source context, the target context, or both (the source with z, the target with 1 - z)"
         },
     )
 

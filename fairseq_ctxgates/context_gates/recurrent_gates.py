@@ -20,8 +20,8 @@ class RecurrentContextGate(RecurrentConnection):
         target:  s_t = f(z ⊙ (W y + U s) + C c)
         both:    s_t = f((1 - z) ⊙ (W y + U s) + z ⊙ C c)
 
-    f is a GRU, which has such a sum in its reset gate, its update gate and its candidate state: the same z scales the
-    parts of all three, as in the authors' published program, and the biases that W y, U s and C c have here.
+    f is a GRU, which has such a sum in its reset gate, its update gate and its candidate state. The same z scales the
+    terms of all three, as in the authors' published program. It also scales the biases that W y, U s and C c have here.
 
     Args:
         kind: ``source``, ``target`` or ``both``

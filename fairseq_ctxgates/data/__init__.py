@@ -1,1 +1,1 @@
-"""Data directories, and the side streams that lie in them beside source and target."""
+"""Data directories, and the side streams in them beside source and target."""

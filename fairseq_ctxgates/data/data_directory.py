@@ -17,7 +17,7 @@ from fairseq.data import Dictionary, IndexedRawTextDataset
 from fairseq_ctxgates.compat import MMapIndexedDataset, infer_dataset_impl
 from fairseq_ctxgates.errors import UserError, one_line
 
-ROWS_AT_ONCE = 1 << 20  # of an index, when all are gone through
+ROWS_AT_ONCE = 1 << 20  # how many rows of an index are checked at a time
 PAD = Dictionary().pad()
 PADDING_IN_TEXT = (
     "the text has the word <pad>, with which fairseq pads batches (grep -nF '<pad>' finds it): write it another way, "
@@ -72,7 +72,7 @@ class Split:
         """The token ids of one language's sentences; binarized data are memory-mapped.
 
         Raises:
-            UserError: the files are empty, truncated, or have another ``--dataset-impl`` than mmap or raw
+            UserError: the files are empty, truncated, or have a ``--dataset-impl`` other than mmap or raw
         """
         prefix = self.text_prefix(lang)
         rows = load_text(prefix, self.load_dictionary(lang)) if self.is_text(lang) else load_rows(prefix)
@@ -81,8 +81,8 @@ class Split:
         return rows
 
     def check_token_ids(self, lang: str, ids: np.ndarray, types: int) -> None:
-        """Raise UserError where the token ids of one language's data, (tokens,), are not those of a dictionary with
-        this number of types, or are padding, which batches have beside a sentence and not within it."""
+        """Raise UserError if a token id of one language's data, (tokens,), is not in a dictionary with this number of
+        types, or is that of padding, which batches have after or before a sentence, never within it."""
         wrong = next((token for token in (ids.min(), ids.max()) if not 0 <= token < types), None)
         if wrong is not None:
             raise UserError(
@@ -101,7 +101,7 @@ def load_dictionary(path: Path) -> Dictionary:
     """A dictionary; UserError when the file is damaged."""
     try:
         return Dictionary.load(str(path))
-    except Exception as error:  # fairseq raises all kinds of them, Exception itself where the text is not UTF-8
+    except Exception as error:  # fairseq raises all kinds, and Exception itself if the text is not UTF-8
         raise UserError(
             f"{path} is damaged ({one_line(error)}): copy the file that fairseq-preprocess wrote"
         ) from error
@@ -130,7 +130,7 @@ def find_splits(data_dir: Path, source_lang: str, target_lang: str) -> List[Spli
 
 
 class _Index(MMapIndexedDataset.Index):
-    """fairseq's index, without a second error when what it opens is damaged."""
+    """fairseq's index, without a second error when the file that it opens is damaged."""
 
     def __del__(self) -> None:
         if hasattr(self, "_bin_buffer_mmap"):

@@ -44,7 +44,7 @@ Rows = Union[MMapIndexedDataset, ConcatDataset]  # of one split, or of several t
 
 
 class TaskOptions(Protocol):
-    """What a stream reads of the task's options beside its own."""
+    """The options of the task that a stream reads in addition to its own."""
 
     source_lang: str
     target_lang: str
@@ -57,54 +57,54 @@ class TaskOptions(Protocol):
 
 
 class TargetContext(Protocol):
-    """What the translations of sentences continue.
+    """The target text that translations of sentences continue.
 
     Attributes:
-        is_translated: whether these are translations made before, in the same pass over the data
+        is_translated: whether that text is made of earlier translations, of the same pass over the data
     """
 
     is_translated: bool
 
     def tokens(self, batch: Batch, longest: int) -> Tensor:
-        """The tokens before the translation of each sentence of a batch, no more than ``longest`` (the last ones),
-        padded on the right, (batch, length)."""
+        """The tokens before the translation of each sentence of a batch, (batch, length), padded on the right; at most
+        the last ``longest`` of them."""
 
     def keep(self, batch: Batch, translations: Sequence[Tensor]) -> None:
         """Remember the translations of a batch, end of sentence included."""
 
     def begin_lines(self, count: int) -> None:
-        """Begin a new list of ``count`` lines. The last line of the list before has the number -1 in it, and so on."""
+        """Begin a new list of ``count`` lines. In it, the last line of the previous list has number -1, and so on."""
 
 
 class SideStream(ABC, Generic[Options]):
     """The rows of one stream for one dataset, in the dataset's order, and what they add to a batch.
 
-    A subclass states the facts as class attributes.
+    A subclass describes itself by class attributes.
 
     Attributes:
-        name: in file names
+        name: its name in file names
         made_by: the command that makes it
-        languages: what its rows depend on, of "source" and "target"
-        train_only: whether other splits than train can do without it
+        languages: which of "source" and "target" its rows depend on
+        train_only: whether splits other than train can do without it
         inputs: what it adds to a batch's ``net_input``
         changes_source: whether it replaces the dataset's source sentences
         names_target_positions: whether its rows name positions in the dataset's own targets
         names_source_positions: whether its rows name positions in the dataset's own sources
-        Config: the options it adds to the task
-        saved_options: of these, those that a checkpoint keeps because its model's input depends on them; for each,
+        Config: the options that it adds to the task
+        saved_options: those of its options that a checkpoint keeps because its model's input depends on them; for each,
             whether a model trained without it reads another input. Their default is None
-        filters: of these, those that leave sentences out of training
-        augmentations: of these, those that change at random what is trained on
-        training_options: of these, others that only training needs
-        translation_options: of these, those that only fairseq-generate needs
-        interactive_options: of these, those that only lines of text need, as fairseq-interactive reads them
-        criterions: the names of the criterions that read it; empty: the model reads it
+        filters: those of its options that leave sentences out of training
+        augmentations: those of its options that change the training data at random
+        training_options: its other options that only training needs
+        translation_options: its options that only fairseq-generate needs
+        interactive_options: its options that only lines of text need, as fairseq-interactive reads them
+        criterions: the names of the criterions that read it; empty if the model reads it
 
     Args:
-        rows: what was loaded
+        rows: the rows that were loaded
         dataset: the dataset as fairseq built it
-        options: the stream's
-        task_options: the task's own
+        options: the stream's options
+        task_options: the task's own options
     """
 
     name: ClassVar[str]
@@ -133,7 +133,7 @@ class SideStream(ABC, Generic[Options]):
     @classmethod
     @abstractmethod
     def is_wanted(cls, options: Options, required: AbstractSet[str]) -> bool:
-        """Whether the options ask for this stream, or the models, which require the streams of these names."""
+        """Whether the options ask for this stream, or the models, which require the streams named in ``required``."""
 
     @classmethod
     def context_size(cls, options: Options) -> int:
@@ -142,12 +142,12 @@ class SideStream(ABC, Generic[Options]):
 
     @classmethod
     def changes_target(cls, options: Options) -> bool:
-        """Whether the options ask it to replace the targets of batches."""
+        """Whether the options ask the stream to replace the targets of batches."""
         return False
 
     @classmethod
     def target_context(cls, options: Options, dictionary: Dictionary) -> Optional[TargetContext]:
-        """What translations continue at the beginning of a pass over the data, if the options ask for that."""
+        """The text that translations continue in a new pass over the data, if the options ask for that."""
         return None
 
     @classmethod  # noqa: B027  most streams have nothing to check
@@ -156,12 +156,12 @@ class SideStream(ABC, Generic[Options]):
 
     @classmethod  # noqa: B027  most streams have nothing to check
     def check_models(cls, options: Options, task_options: TaskOptions, required: AbstractSet[str]) -> None:
-        """Raise UserError where the options contradict what the models require; ``required`` also has what an ablation
-        leaves unread."""
+        """Raise UserError where the options contradict what the models require; ``required`` also names streams that an
+        ablation leaves unread."""
 
     @classmethod
     def options_without_effect(cls, *, trains: bool, has_criterion: bool, reads_lines: bool) -> Set[str]:
-        """The names of those of its options that do nothing in a command.
+        """The names of the stream's options that have no effect in a command.
 
         Args:
             trains: whether the command trains
@@ -180,7 +180,7 @@ class SideStream(ABC, Generic[Options]):
 
     @classmethod
     def exists(cls, split: Split) -> bool:
-        """Whether the stream lies beside a split."""
+        """Whether a split has this stream."""
         return Path(f"{split.stream_prefix(cls.name)}.idx").exists()
 
     @classmethod
@@ -200,14 +200,14 @@ class SideStream(ABC, Generic[Options]):
             context_size: how many preceding sentences the models read, or the options ask for
 
         Raises:
-            UserError: a stream is missing, damaged, or was made for other data than what lies beside it.
+            UserError: a stream is missing, damaged, or was made for other data than those beside it.
         """
         rows = cls.join([cls.load_split(split) for split in splits], sample_ratios, context_size)
         return cls(rows, dataset, options, task_options)
 
     @classmethod
     def join(cls, parts: Sequence[MMapIndexedDataset], sample_ratios: Sequence[int], context_size: int = 1) -> Rows:
-        """The rows of several splits as those of one, each split repeated as fairseq repeats its data."""
+        """The rows of several splits as those of one split, each repeated as fairseq repeats its data."""
         return parts[0] if len(parts) == 1 else ConcatDataset(parts, list(sample_ratios))
 
     @classmethod
@@ -219,11 +219,11 @@ class SideStream(ABC, Generic[Options]):
         task_options: TaskOptions,
         context_size: int = 1,
     ) -> Optional[SideStream[Options]]:
-        """The stream of lines that fairseq-interactive reads, made from the lines; None if it has nothing for them.
+        """The stream of lines that fairseq-interactive reads, made from the lines; None if that is not possible.
 
         Args:
             dataset: the lines of a buffer
-            lines_before: token ids of the last lines of the buffers before
+            lines_before: the token ids of the last lines before this buffer
             context_size: how many preceding sentences the models read, or the options ask for
         """
         return None
@@ -236,11 +236,11 @@ class SideStream(ABC, Generic[Options]):
 
     @classmethod
     def check_directories(cls, splits: Sequence[Split]) -> None:
-        """Check the splits of several data directories, of which each is trained on in an epoch of its own, before the
-        first epoch.
+        """Check, before the first epoch, the splits of several data directories, each of which is trained on in an
+        epoch of its own.
 
         Raises:
-            UserError: the stream of one is missing, or was made in another way than that of the first one.
+            UserError: the stream of a split is missing, or was made in another way than that of the first split.
         """
         data = os.pathsep.join(dict.fromkeys(str(split.data_dir) for split in splits))
         for split in splits:
@@ -272,7 +272,7 @@ class SideStream(ABC, Generic[Options]):
 
     @classmethod
     def other_splits(cls, split: Split) -> List[Split]:
-        """The other splits beside which the stream lies."""
+        """The other splits that have this stream."""
         splits = find_splits(split.data_dir, split.source_lang, split.target_lang)
         return [other for other in splits if other.name != split.name and cls.exists(other)]
 
@@ -296,10 +296,10 @@ class SideStream(ABC, Generic[Options]):
             raise UserError(f"{prefix}.idx has {len(rows)} rows for {sentences} sentences")
 
     def begin_training(self) -> None:  # noqa: B027  most streams change nothing
-        """Give what is trained on, which may change at random; called for training data, before :meth:`set_epoch`."""
+        """Called for training data, before :meth:`set_epoch`: the stream may now change its data at random."""
 
     def set_epoch(self, epoch: int) -> None:  # noqa: B027  most streams do not change
-        """Begin an epoch, on which what is drawn at random depends."""
+        """Begin an epoch. What is drawn at random depends on its number."""
 
     def training_mask(self) -> Optional[np.ndarray]:
         """Which sentences are trained on, a boolean for each; None: all."""
@@ -307,17 +307,17 @@ class SideStream(ABC, Generic[Options]):
 
     def num_tokens(self, indices: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         """How many tokens each of these sentences, which may be batched together, counts towards ``--max-tokens``,
-        given what it counted without this stream."""
+        given what it counts without this stream."""
         return tokens
 
     def padded_lengths(self, indices: np.ndarray) -> Optional[np.ndarray]:
-        """The lengths of the rows, if they are padded to a tensor of their own: batches then bring together rows of
-        similar length. Else None."""
+        """The lengths of the rows if they are padded to a tensor of their own, otherwise None. Batches bring together
+        rows of similar length."""
         return None
 
     def rounds(self, indices: np.ndarray) -> Optional[List[np.ndarray]]:
-        """The sentences in the groups in which they are to be translated, one group after the other; None: in any
-        order.
+        """The sentences in the groups in which they are to be translated, one group after the other; None if any order
+        will do.
 
         Args:
             indices: the rows of the sentences, (sentences,)

@@ -13,8 +13,8 @@ from fairseq_ctxgates.data.side_stream import Batch, SideStream
 class SideStreamDataset(BaseWrapperDataset):
     """A ``LanguagePairDataset`` whose batches also carry the tensors of the given streams.
 
-    ``BaseWrapperDataset`` leaves batching to the inner dataset, which knows nothing of the streams; here it is the
-    wrapper's own, so that what a stream adds counts towards ``--max-tokens``.
+    ``BaseWrapperDataset`` leaves batching to the inner dataset, which knows nothing of the streams. Here the wrapper
+    makes the batches itself, so that what a stream adds counts towards ``--max-tokens``.
 
     Args:
         training_mask: which sentences are in batches, a boolean for each; None: all
@@ -64,15 +64,17 @@ class SideStreamDataset(BaseWrapperDataset):
         max_sentences: Optional[int] = None,
         required_batch_size_multiple: int = 1,
     ) -> Sequence[np.ndarray]:
-        """As fairseq's, round by round where a stream asks for that. Where a stream is padded to a tensor of its own,
-        batches are made of sentences that are alike in source and in stream; one that only the stream makes longer
-        than ``max_tokens`` is a batch of its own."""
+        """As fairseq's, but round by round if a stream asks for that.
+
+        If a stream is padded to a tensor of its own, the sentences of a batch have similar lengths in both the source
+        and the stream. A sentence that exceeds ``max_tokens`` only because of the stream is a batch of its own.
+        """
         rounds = (self.rounds(indices) if self.is_translated else None) or [indices]
         size = max_tokens, max_sentences, required_batch_size_multiple
         return [batch for members in rounds for batch in self._batches_of(members, *size)]
 
     def rounds(self, indices: np.ndarray) -> Optional[List[np.ndarray]]:
-        """The sentences in the groups in which a stream wants them translated; None: in any order."""
+        """The sentences in the groups in which a stream wants them translated; None if any order will do."""
         return next((found for found in (stream.rounds(indices) for stream in self.streams) if found is not None), None)
 
     def _batches_of(
@@ -106,7 +108,8 @@ class SideStreamDataset(BaseWrapperDataset):
                 required_batch_size_multiple=required_batch_size_multiple,
             )
             batches += made
-            # fairseq's main drops a last batch of no multiple (its issue 5036): that would be one of every band.
+            # fairseq's main branch drops a last batch that is not a multiple (fairseq's issue 5036). With bands, it
+            # would drop one batch of every band.
             left_out = members[sum(map(len, made)) :]
             if len(left_out):
                 batches.append(left_out)
@@ -125,13 +128,13 @@ class SideStreamDataset(BaseWrapperDataset):
 def _bands(
     tokens: np.ndarray, lengths: np.ndarray, max_tokens: Optional[int], max_sentences: Optional[int]
 ) -> Iterator[np.ndarray]:
-    """Cut the sentences, which fairseq has ordered by source length, into √n bands of as many tokens each, n being the
-    number of batches, and order each band by the stream's lengths: so a band makes √n batches, and a batch takes 1/√n
-    of the range of either length.
+    """Cut the sentences, which fairseq has ordered by source length, into √n bands with equally many tokens, where n is
+    the number of batches, and order each band by the stream's lengths. A band then makes √n batches, and a batch covers
+    1/√n of the range of either length.
 
     Args:
-        tokens: of each sentence, without the stream
-        lengths: the length of each one's row in the stream
+        tokens: the number of tokens of each sentence, without the stream
+        lengths: the length of each sentence's row in the stream
     """
     total = np.cumsum(tokens + lengths)
     batches = max(total[-1] / (max_tokens or math.inf), len(tokens) / (max_sentences or math.inf), 1)

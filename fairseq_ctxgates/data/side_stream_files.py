@@ -71,14 +71,14 @@ class SideStreamWriter:
 
 
 def write_index(path: Path, dtype: Type[np.generic], sizes: np.ndarray) -> None:
-    """Write the index of memory-mapped rows as fairseq does, which has a Python object for each row meanwhile.
+    """Write the index of memory-mapped rows as fairseq does, but without a Python object for each row.
 
     Args:
         dtype: NumPy type of a row's elements
         sizes: the number of elements of each row, (rows,) int32
     """
     with MMapIndexedDataset.Index.writer(str(path), dtype):
-        pass  # has the header written
+        pass  # writes the header
     with open(path, "ab") as file:
         file.write(struct.pack("<Q", len(sizes)))
         file.write(sizes.data)
@@ -93,15 +93,15 @@ def write_index(path: Path, dtype: Type[np.generic], sizes: np.ndarray) -> None:
 def write_side_streams(
     streams: Mapping[Path, Metadata], dtype: Type[np.generic]
 ) -> Iterator[Dict[Path, SideStreamWriter]]:
-    """Yield the writers of the streams that one run of a command makes, and write all of them at the end of the block.
+    """Yield the writers of the streams that one run of a command makes, and finish all streams at the end of the block.
 
     The JSON files are renamed last: a stream without its JSON file is incomplete, and is refused when it is loaded. A
     run that is killed leaves old streams or new ones, never some of each. No new file is left when the block fails.
 
     Args:
-        streams: by prefix, the path without extension from :meth:`Split.stream_prefix`, the JSON object that is stored
-            with a stream: ``fingerprint``, of the data it was made for; ``made_from``, if a file of its own gave its
-            rows; and what all streams of a run have in common
+        streams: for each prefix (the path without extension, from :meth:`Split.stream_prefix`), the JSON object that is
+            stored with the stream: ``fingerprint``, of the data that it was made for; ``made_from``, if its rows come
+            from a file of its own; and what all streams of a run have in common
         dtype: NumPy type of a row's elements
     """
     data = [Path(f"{prefix}.bin") for prefix in streams]
@@ -120,7 +120,7 @@ def write_side_streams(
 
 
 def write_side_stream(prefix: Path, dtype: Type[np.generic], metadata: Metadata, rows: Iterable[Row]) -> None:
-    """Write one stream whose rows are at hand; see :func:`write_side_streams`."""
+    """Write one stream from its rows; see :func:`write_side_streams`."""
     with write_side_streams({prefix: metadata}, dtype) as writers:
         for row in rows:
             writers[prefix].add(row)
@@ -169,7 +169,7 @@ def check_digest(prefix: Path, metadata: Metadata) -> None:
 
 
 def made_differently(metadata: Metadata, others: Metadata) -> List[str]:
-    """The fields, of those that the streams of one run have in common, in which two streams differ."""
+    """The fields in which two streams differ, among those that the streams of one run have in common."""
     of_one = {"rows", "fingerprint", "digest", "made_from", "version"}
     keys = {*metadata, *others} - of_one
     return sorted(key for key in keys if metadata.get(key) != others.get(key))

@@ -1,4 +1,4 @@
-"""The words that sub-words make up, in text and in rows of tokens, by the values of fairseq's ``--remove-bpe``."""
+"""Joins sub-words to words, in text and in rows of tokens, for the values of fairseq's ``--remove-bpe``."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ GROUPED = ("subword_nmt", "sentencepiece", "none")  # of group_subwords
 SUBWORD_MARK = "@@"  # subword-nmt: the word continues in the next token
 WORD_START = "\u2581"  # sentencepiece: a word starts here
 WORD_MARKS = {"sentencepiece": WORD_START, "wordpiece": "_", "letter": "|", "_EOW": "_EOW"}
-SENTENCEPIECE_SHARE = 0.2  # share of types with that mark above which a dictionary is sentencepiece's
+SENTENCEPIECE_SHARE = 0.2  # a dictionary with a larger share of types with that mark is sentencepiece's
 
 Parts = List[Tuple[str, int]]  # the text, without marks, and the position of each token of a word
 
 
 def check_subwords(dictionary: Dictionary, path: Path, remove_bpe: str) -> None:
-    """Raise UserError where a dictionary holds the sub-words of sentencepiece, and ``--remove-bpe`` names others."""
+    """Raise UserError if a dictionary holds sentencepiece's sub-words but ``--remove-bpe`` names another kind."""
     marked = sum(symbol.startswith(WORD_START) for symbol in dictionary.symbols)
     if remove_bpe != "sentencepiece" and marked > SENTENCEPIECE_SHARE * len(dictionary):
         raise UserError(f"{path} holds the sub-words of sentencepiece: give --remove-bpe sentencepiece")
 
 
 def join_subwords(lines: Sequence[str], kind: str) -> List[str]:
-    """The lines with their sub-words joined to words; ``kind`` is one of ``JOINED``. A line
-    without the mark of a word is text already, in which fairseq would leave out the spaces."""
+    """The lines with their sub-words joined to words; ``kind`` is one of ``JOINED``. A line without a word mark is
+    plain text already; fairseq would remove its spaces."""
     return [data_utils.post_process(line, kind) if WORD_MARKS.get(kind, "") in line else line for line in lines]
 
 

@@ -1,4 +1,4 @@
-"""The concatenation baseline: the preceding sentences joined before the source, for any model (Tiedemann and Scherrer
+"""The concatenation baseline: the preceding sentences prepended to the source, for any model (Tiedemann and Scherrer
 2017)."""
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ from fairseq_ctxgates.inter_sentence.preceding_translations import PrecedingRefe
 
 
 class ConcatenatedSentences(PrecedingStream):
-    """Prepends the preceding sentences, each with a separator after it, to every source, when the dataset is built. A
-    source without a preceding sentence stays as it is. If the result is too long for ``--max-source-positions``, what
-    is prepended is cut at its beginning.
+    """Prepends the preceding sentences, each followed by a separator, to every source, when the dataset is built. A
+    source without a preceding sentence stays as it is. If the result is too long for ``--max-source-positions``, the
+    prepended part is cut at its beginning.
 
-    With ``--concatenate-preceding-target`` the same sentences' translations are prepended to every target of a batch,
-    and cut in the same way at ``--max-target-positions``; with ``--concatenate-target-number`` of more or fewer
-    sentences. A model is trained on the whole of it. Elsewhere, and with ``--ignore-preceding-target``, only the
-    sentence's own tokens are targets, so that losses and scores are its alone: what is before them is padding in
-    ``batch["target"]``, ends at ``batch["start_indices"]``, and is read in ``prev_output_tokens``. Batches also
-    name the sentences whose translations are read, ``batch["preceding_rows"]``, and come in the order in which
-    sentences can be translated: the first sentences of all documents, then the second ones, and so on. With
-    ``--preceding-references`` the order is any, and what to continue is in ``batch["preceding_references"]``, (batch,
-    length).
+    With ``--concatenate-preceding-target`` the translations of the same sentences are prepended to every target of a
+    batch, and cut in the same way at ``--max-target-positions``; ``--concatenate-target-number`` chooses another number
+    of sentences for the target. In training, all of these tokens are targets. Elsewhere, and with
+    ``--ignore-preceding-target``, only the sentence's own tokens are targets, so that losses and scores are those of
+    the sentence alone: the prepended part is padding in ``batch["target"]``, ends at ``batch["start_indices"]``, and is
+    read in ``prev_output_tokens``.
+
+    Batches also name the sentences whose translations are read, in ``batch["preceding_rows"]``. Batches come in the
+    order in which sentences can be translated: the first sentences of all documents, then the second ones, and so on.
+    With ``--preceding-references`` any order will do, and ``batch["preceding_references"]``, (batch, length), holds
+    what to continue.
     """
 
     changes_source = True
@@ -106,7 +108,7 @@ class ConcatenatedSentences(PrecedingStream):
     def check_models(
         cls, options: PrecedingSentencesConfig, task_options: TaskOptions, required: AbstractSet[str]
     ) -> None:
-        """Raise UserError where the options of the baseline contradict themselves, or what the models are."""
+        """Raise UserError if the options of the baseline contradict each other, or do not fit the models."""
         super().check_models(options, task_options, required)
         source_count, target_count = options.concatenate_number, options.concatenate_target_number
         if options.concatenate_preceding is None:
@@ -149,7 +151,7 @@ class ConcatenatedSentences(PrecedingStream):
         return _last(self.preceding_rows(row), self.source_count)
 
     def target_rows(self, row: int) -> List[int]:
-        """The rows of the sentences whose translations to join before a target, the nearest last."""
+        """The rows of the sentences whose translations are prepended to a target, the nearest last."""
         return _last(self.preceding_rows(row), self.target_count)
 
     def drop_words(self) -> None:
@@ -167,7 +169,7 @@ class ConcatenatedSentences(PrecedingStream):
         return [indices[places == place] for place in np.unique(places)]
 
     def add_to_batch(self, batch: Batch) -> None:
-        """Nothing for the source, in which the preceding sentences already are."""
+        """Add the preceding translations to the targets. The sources already have the preceding sentences."""
         if not self.options.concatenate_preceding_target:
             return
         rows = batch["id"].tolist()
@@ -179,7 +181,8 @@ class ConcatenatedSentences(PrecedingStream):
                 batch["preceding_references"] = data_utils.collate_tokens(befores, self.dataset.tgt_dict.pad())
 
     def join_translations(self, batch: Batch, translations: Dict[int, Tensor]) -> None:
-        """Join the preceding ones of these translations of lines, by row, before the targets of a batch."""
+        """Prepend translations of the preceding lines to the targets of a batch; ``translations`` has those of all
+        lines, by row."""
         dictionary = self.dataset.tgt_dict
         pad, separator = dictionary.pad(), separator_in(dictionary, self.options, "target")
         context = PrecedingTranslations(separator, pad, self.target_count, translations)
@@ -189,7 +192,7 @@ class ConcatenatedSentences(PrecedingStream):
         self.join_targets(batch, [prepend(before, target, limit) for before, target in zip(befores, targets)])
 
     def join_targets(self, batch: Batch, targets: List[Tensor]) -> None:
-        """Make these the targets of a batch, each of which ends with the one that the batch has so far."""
+        """Make these the targets of a batch. Each of them ends with the target that the batch has so far."""
         dictionary, left_pad = self.dataset.tgt_dict, self.dataset.left_pad_target
         pad, multiple = dictionary.pad(), self.dataset.pad_to_multiple
         own_lengths = batch["target"].ne(pad).sum(dim=1).tolist()
@@ -215,7 +218,7 @@ class ConcatenatedSentences(PrecedingStream):
 
 
 def _counts(options: PrecedingSentencesConfig) -> Tuple[int, int]:
-    """How many preceding sentences are joined before a source, and before a target."""
+    """The number of preceding sentences that are prepended to a source, and to a target."""
     source = 1 if options.concatenate_number is None else int(options.concatenate_number)
     target = source if options.concatenate_target_number is None else int(options.concatenate_target_number)
     return source, target if options.concatenate_preceding_target else 0

@@ -1,4 +1,5 @@
-"""Words that the preceding sentences lose at random in training (CoWord dropout; Fernandes et al. 2021)."""
+"""Words that the sources, but not their preceding sentences, lose at random in training (CoWord dropout; Fernandes et
+al. 2021)."""
 
 from typing import Any
 
@@ -9,10 +10,10 @@ from torch.utils.data import Dataset
 
 
 class Draws:
-    """Random numbers for each sentence of a dataset, others in each epoch; the same in a resumed training.
+    """Random numbers for each sentence of a dataset: different in each epoch, and the same in resumed training.
 
     Args:
-        seed: of the training
+        seed: the seed of the training
     """
 
     def __init__(self, seed: int) -> None:
@@ -25,13 +26,13 @@ class Draws:
 
 
 class WithoutWords(Dataset):
-    """Sentences some of whose words are the unknown word.
+    """Sentences in which random words are replaced by the unknown word.
 
     Args:
         sentences: tokens, (length,) each
-        probability: that a token is replaced; end of sentence is kept
+        probability: the probability that a token is replaced; end of sentence is kept
         draws: decides which words, anew in each epoch
-        unk, eos: tokens
+        unk, eos: the tokens of the unknown word and of end of sentence
     """
 
     def __init__(self, sentences: Any, probability: float, draws: Draws, unk: int, eos: int) -> None:
@@ -45,6 +46,6 @@ class WithoutWords(Dataset):
 
     def __getitem__(self, index: int) -> Tensor:
         sentence: Tensor = self.sentences[index]
-        # Apart from what else is drawn for the sentence.
+        # Without the first number, from which the sentence's number of preceding sentences is drawn.
         is_dropped = self.draws.of(index).random_sample(1 + len(sentence))[1:] < self.probability
         return sentence.masked_fill(torch.from_numpy(is_dropped) & sentence.ne(self.eos), self.unk)

@@ -9,8 +9,8 @@ from fairseq_ctxgates.parts import EncodingPart
 
 class DistanceEmbedding(EncodingPart):
     """Adds a learned vector for the distance of its sentence to each state, h_j + e_{d(j)}: d is 1 for the preceding
-    sentence, 2 for the one before it, and so on. Kuang and Xiong 2018 read one sentence and need none. The vectors
-    start as zero, so that a model begins without regard to the distance.
+    sentence, 2 for the one before it, and so on. Kuang and Xiong 2018 read one sentence and need no such vector. The
+    vectors start as zero, so that a new model ignores the distance.
 
     Args:
         context_size: how many preceding sentences a model reads

@@ -50,7 +50,7 @@ def read_document_names(path: Path, is_empty: np.ndarray, text: object) -> np.nd
 def read_blank_line_separated(path: Path, is_empty: np.ndarray, text: object) -> np.ndarray:
     """The number of each sentence's document, from a text file with a blank line between two documents.
 
-    The blank lines may be sentences of the binarized text or not. Arguments, result and errors are those of
+    The blank lines may or may not be sentences of the binarized text. Arguments, result and errors are those of
     :func:`read_document_names`.
     """
     is_blank = np.array([not line for line in read_lines(path)], dtype=bool)

@@ -23,15 +23,15 @@ class InterSentenceGate(nn.Module):
 
         z = σ(U q + C_b c_b + C_a c_a + b),   c = C_1 c_a ⊙ z + C_2 c_b ⊙ (1 - z)
 
-    where q is the decoder's state: in a Transformer layer what attention reads of the target context (normalised in a
-    pre-norm layer), in RNNSearch [s_{t-1}; y_{t-1}]. C_2 starts as the identity, so that with z = 0 the gate gives the
+    where q is the decoder's state: in a Transformer layer, the target context as attention reads it (normalized in a
+    pre-norm layer); in RNNSearch, [s_{t-1}; y_{t-1}]. C_2 starts as the identity, so that with z = 0 the gate gives the
     sentence's own context.
 
     Args:
         state_dim: width of q; in RNNSearch of s_{t-1} alone
         context_dim: width of c_a, c_b, z and c
         closed: z = 0, whatever is learned (an ablation)
-        initial_bias: of b
+        initial_bias: the initial value of b
     """
 
     def __init__(self, state_dim: int, context_dim: int, closed: bool = False, initial_bias: float = 0.0) -> None:
@@ -62,7 +62,7 @@ class InterSentenceGate(nn.Module):
         return self.mix(argument, self.sentence_proj(sentence_context), self.preceding_proj(preceding_context))
 
     def mix(self, argument: Tensor, sentence_term: Tensor, preceding_term: Tensor) -> Tuple[Tensor, Tensor]:
-        """c and z, from what z is the logistic function of, C_2 c_b and C_1 c_a, all (..., context dim)."""
+        """c and z, from the argument of z's logistic function, C_2 c_b and C_1 c_a, all (..., context dim)."""
         z = torch.zeros_like(sentence_term) if self.closed else torch.sigmoid(argument)
         return interpolate(sentence_term, preceding_term, z), z
 
@@ -110,8 +110,8 @@ class RecurrentPrecedingContext(RecurrentSourcePart):
 
         z_t = σ(U s_{t-1} + W y_{t-1} + C_b c_b + C_a c_a + b),   C_1 c_a ⊙ z_t + C_2 c_b ⊙ (1 - z_t)
 
-    Attention over the preceding sentence, with parameters of its own, gives c_a. What the gate reads of the decoder is
-    [s_{t-1}; y_{t-1}], and each of the two has a matrix: U is the gate's, W stands beside it.
+    Attention over the preceding sentence, with parameters of its own, gives c_a. The gate reads the decoder's state
+    [s_{t-1}; y_{t-1}], and each of the two has a matrix: U belongs to ``gate``, and W to this part.
 
     Args:
         widths: of y_{t-1}, s_t and the contexts
@@ -129,7 +129,7 @@ class RecurrentPrecedingContext(RecurrentSourcePart):
         self.attention = AdditiveAttention(widths.state, widths.context, widths.state)
 
     def read(self, added: Mapping[str, Tensor]) -> Optional[AttentionMemory]:
-        """The preceding sentences; None under the ablation ``random``."""
+        """The memory of the preceding sentences; None under the ablation ``random``."""
         if "preceding_out" not in added:
             return None
         h = added["preceding_out"]
@@ -177,5 +177,5 @@ class RecurrentPrecedingContext(RecurrentSourcePart):
 
 
 def step_numbers(first: int, x: Tensor) -> Tensor:
-    """The numbers of the decoding steps in x, (target length, ...), counted on from the first, (target length,)."""
+    """The numbers, (target length,), of the decoding steps in x, (target length, ...); ``first`` is the first one."""
     return torch.arange(first, first + x.size(0), device=x.device)

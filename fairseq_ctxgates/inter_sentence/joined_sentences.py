@@ -1,4 +1,4 @@
-"""Sentences of which each is read together with those before it, as one."""
+"""Sentences that are read together with the sentences before them, as one."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Lengths = Union[int, np.ndarray]
 
 
 class JoinedSentences(Dataset):
-    """Sentences with their preceding ones before them.
+    """Sentences to which their preceding sentences are prepended.
 
     Args:
         own: the sentences
-        others: what the rows of preceding sentences point to
-        rows_before: the rows of the sentences to join before one, the nearest last
-        separator: what stands after each of them, as text and as token
-        max_positions: the greatest length
+        others: the sentences that the rows of preceding sentences point to
+        rows_before: for the row of a sentence, the rows of the sentences to prepend, the nearest last
+        separator: what follows each prepended sentence, as text and as token
+        max_positions: the maximum length
     """
 
     def __init__(
@@ -45,13 +45,13 @@ class JoinedSentences(Dataset):
         return prepend(self.before(index), self.own[index], self.max_positions)
 
     def before(self, index: int) -> Tensor:
-        """All that is to be joined before a sentence."""
+        """All that is to be prepended to a sentence."""
         parts = [part for row in self.rows_before(index) for part in (self.others[row][:-1], self.separator)]
         return torch.cat([self.separator[:0], *parts])
 
     def get_original_text(self, index: int) -> str:
-        """The words, which ``--replace-unk`` reads of ``--dataset-impl raw``. Its alignments do not count the end of
-        sentence, so as a separator it is left out."""
+        """The words, which ``--replace-unk`` reads with ``--dataset-impl raw``. Its alignments do not count end of
+        sentence, which is therefore left out if it is the separator."""
         own: str = self.own.get_original_text(index)
         joined: List[str] = []
         for row in self.preceding(index):
@@ -59,24 +59,24 @@ class JoinedSentences(Dataset):
         return " ".join([*filter(None, joined[-room(self.max_positions, len(self.own[index])) :]), own])
 
     def preceding(self, index: int) -> List[int]:
-        """The sentences to join before one, the nearest last; none without room for one."""
+        """The rows of the sentences to prepend to a sentence, the nearest last; none if there is no room."""
         return self.rows_before(index) if room(self.max_positions, len(self.own[index])) else []
 
     def sizes(self, lengths: np.ndarray, preceding_lengths: np.ndarray) -> np.ndarray:
-        """The lengths of all, from those of the sentences and of their preceding ones, (sentences, N), end of sentence
-        included in each, in whose place there is a separator."""
+        """The lengths of the joined sentences, from those of the sentences, (sentences,), and of their preceding
+        sentences, (sentences, N). All lengths include end of sentence, which the separator replaces."""
         added: np.ndarray = np.minimum(preceding_lengths.sum(axis=1), room(self.max_positions, lengths))
         return lengths + added
 
 
 def room(max_positions: int, lengths: Lengths) -> Lengths:
-    """How many words and separators there is room for before sentences of these lengths: none, or a word and a
-    separator at least."""
+    """How many words and separators there is room for before sentences of these lengths: none, or at least a word and a
+    separator."""
     left = max_positions - lengths
     return np.where(left < 2, 0, left)
 
 
 def prepend(before: Tensor, own: Tensor, max_positions: int) -> Tensor:
-    """What there is room for of the preceding sentences, its end, and a sentence."""
+    """A sentence after as much of the preceding sentences as there is room for, cut at their beginning."""
     length = int(room(max_positions, len(own)))
     return torch.cat([before[-length:] if length else before[:0], own])

@@ -27,25 +27,25 @@ class InterSentenceGateConfig(FairseqDataclass):
     inter_sentence_gate: bool = field(
         default=False,
         metadata={
-            "help": "attend to the preceding source sentence as well, and let it in through a gate (Kuang and Xiong "
-            "2018); the data directory needs the stream of `ctxgates preceding-sentences`"
+            "help": "attend to the preceding source sentence as well, and let its context in through a gate (Kuang and "
+            "Xiong 2018); the data directory needs the stream of `ctxgates preceding-sentences`"
         },
     )
     inter_sentence_layers: str = field(
-        default="all", metadata={"help": "the decoder layers with that gate: all, 6 or 1,3-5"}
+        default="all", metadata={"help": "the decoder layers with the inter-sentence gate: all, 6 or 1,3-5"}
     )
     inter_sentence_gate_bias: float = field(
         default=0.0,
         metadata={
-            "help": "initial bias b of that gate: at 0 the preceding sentence begins with half of the weight, at -3 "
-            "with a twentieth"
+            "help": "initial bias b of the inter-sentence gate: at 0 the preceding sentence begins with half of the "
+            "weight, at -3 with a twentieth"
         },
     )
     inter_sentence_context: int = field(
         default=1,
         metadata={
-            "help": "how many preceding sentences its attention reads; of more than one (the paper) each is encoded by "
-            "itself, and its states have an embedding of its distance added"
+            "help": "how many preceding sentences the attention reads (the paper: one); if there are more, each is "
+            "encoded by itself, and an embedding of its distance is added to its states"
         },
     )
     inter_sentence_ablation: AblationChoice = field(  # type: ignore[valid-type]
@@ -124,11 +124,11 @@ class InterSentenceGating(Mechanism[InterSentenceGateConfig]):
 
 def sentences_to_encode(encoder_input: EncoderInput, context_size: int, ablation: str) -> FurtherSentences:
     """The preceding sentences to encode, for a model that reads ``context_size`` of them. With the ablation ``null``
-    each source has one, (eos, eos, eos), as before a document's first sentence.
+    each source has one, (eos, eos, eos), like a document's first sentence.
 
     Raises:
-        ValueError: the batch has none.
-        UserError: it has several for each source, and was doubled.
+        ValueError: the batch has no preceding sentences.
+        UserError: the batch has several for each source, and a criterion, for example, has doubled its rows.
     """
     tokens = encoder_input.require("preceding_tokens")
     if ablation == "null":

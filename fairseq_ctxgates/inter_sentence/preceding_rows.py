@@ -1,11 +1,11 @@
-"""The stream of preceding sentences as an array: for each sentence the row of the one before it."""
+"""The stream of preceding sentences as an array: for each sentence, the row of the preceding sentence."""
 
 import numpy as np
 
 from fairseq_ctxgates.compat import MMapIndexedDataset
 from fairseq_ctxgates.errors import UserError
 
-NONE = -1  # in the place of a row: nothing precedes
+NONE = -1  # in the place of a row: there is no preceding sentence
 
 
 def read_preceding(rows: MMapIndexedDataset) -> np.ndarray:
@@ -19,10 +19,11 @@ def read_preceding(rows: MMapIndexedDataset) -> np.ndarray:
 
 
 def chain(rows: np.ndarray, context_size: int) -> np.ndarray:
-    """The rows of several sentences before each, the nearest first, or ``NONE``, (sentences, context size).
+    """For each sentence, the rows of several sentences before it, the nearest first, or ``NONE``, (sentences, context
+    size).
 
     Args:
-        rows: of the one before each, or ``NONE``, (sentences,)
+        rows: the row of the sentence before each, or ``NONE``, (sentences,)
     """
     columns = [rows]
     for _ in range(1, context_size):
@@ -31,24 +32,24 @@ def chain(rows: np.ndarray, context_size: int) -> np.ndarray:
 
 
 def places_in_documents(rows: np.ndarray) -> np.ndarray:
-    """How many sentences come before each, (sentences,).
+    """How many sentences of its document come before each sentence, (sentences,).
 
     Args:
-        rows: of the one before each, or ``NONE``, (sentences,)
+        rows: the row of the sentence before each, or ``NONE``, (sentences,)
     """
     places = (rows != NONE).astype(np.int64)
-    while (rows != NONE).any():  # each round adds what is twice as far as in the last one
+    while (rows != NONE).any():  # each round looks twice as far back as the last one
         places += np.where(rows == NONE, 0, places[rows])
         rows = np.where(rows == NONE, NONE, rows[rows])
     return places
 
 
 def shift(rows: np.ndarray) -> np.ndarray:
-    """For each sentence that has preceding ones the rows of another's: of the one half of such sentences further on,
-    around the end.
+    """Give each sentence that has preceding sentences those of another such sentence: of the one that is half of all
+    such sentences further on, where the first follows the last.
 
     Args:
-        rows: the nearest first, or ``NONE``, (sentences, N)
+        rows: the rows of the preceding sentences, the nearest first, or ``NONE``, (sentences, N)
 
     Raises:
         UserError: there are so few that a sentence would precede itself.

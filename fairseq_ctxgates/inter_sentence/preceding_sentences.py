@@ -13,7 +13,7 @@ from fairseq_ctxgates.inter_sentence.preceding_rows import NONE
 from fairseq_ctxgates.inter_sentence.preceding_stream import PrecedingSentencesConfig, PrecedingStream
 
 NULL_LENGTH = 3  # of the NULL sentence, which precedes a document's first sentence
-GROUPS = 4  # of sentences of like length in a batch: more would be less padding, but more calls of the encoder
+GROUPS = 4  # of sentences of similar length in a batch: more mean less padding, but more calls of the encoder
 
 
 class PrecedingSentences(PrecedingStream):
@@ -57,15 +57,16 @@ class PrecedingSentences(PrecedingStream):
             )
 
     def num_tokens(self, indices: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        """All sentences go through the encoder: what counts is them together, or the target where it is longer. The
-        source counts as padded to the longest, so that a batch with all its padding stays below ``--max-tokens``."""
+        """The source and its preceding sentences all go through the encoder, so their lengths are added; the target's
+        length counts if it is greater. The source counts as padded to the longest, so that a batch with all its padding
+        stays below ``--max-tokens``."""
         return np.maximum(tokens, self.source_lengths[indices].max() + self.preceding_lengths[indices])
 
     def padded_lengths(self, indices: np.ndarray) -> Optional[np.ndarray]:
         return self.preceding_lengths[indices]
 
     def add_to_batch(self, batch: Batch) -> None:
-        """Add ``preceding_tokens``, (batch, preceding length), and what stands beside it in the class's docstring."""
+        """Add ``preceding_tokens``, (batch, preceding length), and the other inputs that the class docstring lists."""
         sentences = [self.preceding_of(row) for row in batch["id"].numpy()]
         tokens = self._collate(list(map(torch.cat, sentences)), self.dataset.src_dict.pad())
         batch["net_input"]["preceding_tokens"] = tokens
@@ -76,7 +77,7 @@ class PrecedingSentences(PrecedingStream):
             batch["net_input"]["preceding_batch_size"] = len(distances)
 
     def preceding_of(self, row: int) -> List[Tensor]:
-        """The sentences before one, the nearest last, or NULL; each (length,)."""
+        """The sentences before a sentence, the nearest last, or NULL; each (length,)."""
         return self.sources_before(row) or [self.null]
 
     def _collate(self, rows: Sequence[Tensor], padding: int) -> Tensor:
@@ -85,21 +86,21 @@ class PrecedingSentences(PrecedingStream):
 
 
 def distances_of(sentences: Sequence[Tensor]) -> Tensor:
-    """For each token of the sentences, the nearest of which is the last, the number of its sentence: 1 for the last
-    one, 2 for the one before it, and so on; (tokens,)."""
+    """For each token of the sentences, the distance of its sentence: 1 for the last sentence, which is the nearest, 2
+    for the one before it, and so on; (tokens,)."""
     lengths = torch.tensor([len(sentence) for sentence in sentences])
     return torch.arange(len(sentences), 0, -1).repeat_interleave(lengths)
 
 
 def group_sentences(distances: Tensor) -> List[Tensor]:
-    """The sentences in a batch's rows in groups of like length, because each is encoded by itself.
+    """Group the sentences in a batch's rows by similar length, because each sentence is encoded by itself.
 
     Args:
         distances: (batch, length), 0 at padding; a sentence is a run of tokens of the same distance
 
     Returns:
-        for each group the places of its sentences' tokens in the flattened batch, (sentences, their length); after the
-        end of a sentence the number of all places, which is none of them
+        for each group, the places of its sentences' tokens in the flattened batch, (sentences, their length); a shorter
+        sentence is padded with the number of all places, which is none of them
     """
     flat = torch.nn.functional.pad(distances, (1, 0)).flatten()  # so that no sentence goes on in the next row
     starts = torch.nonzero((flat != 0) & (flat != flat.roll(1))).flatten()

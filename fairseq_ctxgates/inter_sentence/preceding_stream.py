@@ -1,4 +1,4 @@
-"""What the ways of reading preceding sentences share: their stream, its options, and what changes at random."""
+"""What the ways of reading preceding sentences share: their stream, its options, and random changes in training."""
 
 import functools
 import logging
@@ -27,7 +27,7 @@ ContextChoice = ChoiceEnum(["own", "shifted"])
 
 @dataclass
 class PrecedingSentencesConfig(FairseqDataclass):
-    """The options of both ways to read preceding sentences: through a gate, and concatenated to the source."""
+    """The options of both ways of reading preceding sentences: through a gate, and concatenated with the source."""
 
     load_preceding_sentences: bool = field(
         default=False,
@@ -36,75 +36,77 @@ class PrecedingSentencesConfig(FairseqDataclass):
     preceding_context: Optional[ContextChoice] = field(  # type: ignore[valid-type]
         default=None,
         metadata={
-            "help": "give each sentence that has preceding sentences its own, or as a control those of the one that is "
-            "half the split away (shifted); default: own in training, then what the model was trained with"
+            "help": "which preceding sentences are given to a sentence that has any: its own (own), or as a control "
+            "those of the sentence half the split away (shifted); default: own in training, then what the model was "
+            "trained with"
         },
     )
     preceding_length_ratio: float = field(
         default=0.0,
         metadata={
-            "help": "leave out training sentences whose source and preceding sentence differ more in length than by "
-            "this factor (0: none)"
+            "help": "leave out training sentences whose source and preceding sentence differ in length by more than "
+            "this factor (0: leave out none)"
         },
     )
     preceding_max_length: int = field(
         default=0,
         metadata={
-            "help": "leave out training sentences of which source, target or preceding sentence is longer than this, "
-            "in tokens (0: none)"
+            "help": "leave out training sentences whose source, target or preceding sentence is longer than this, in "
+            "tokens (0: leave out none)"
         },
     )
     concatenate_preceding: Optional[str] = field(
         default=None,
         metadata={
-            "help": "join the preceding sentence and this separator, a word of the source dictionary, before each "
-            "source",
+            "help": "prepend the preceding sentence, followed by this separator, to each source; the separator is a "
+            "word of the source dictionary",
         },
     )
     concatenate_number: Optional[int] = field(
         default=None,
-        metadata={"help": "join so many preceding sentences, each with the separator (default: 1)"},
+        metadata={"help": "prepend this number of preceding sentences, each followed by the separator (default: 1)"},
     )
     concatenate_preceding_target: Optional[bool] = field(
         default=None,
         metadata={
-            "help": "with --concatenate-preceding: join the translations of the preceding sentences before the target "
-            "too; in training and scoring those of the data, in translating the model's own"
+            "help": "with --concatenate-preceding: prepend the translations of the preceding sentences to the target "
+            "too: in training and scoring those of the data, in translation the model's own"
         },
     )
     concatenate_target_number: Optional[int] = field(
         default=None,
         metadata={
-            "help": "join so many translations with --concatenate-preceding-target (default: as many as sentences, "
-            "--concatenate-number, which may be 0 then)"
+            "help": "prepend this number of translations with --concatenate-preceding-target (default: that of "
+            "--concatenate-number, which may be 0 if this option is given)"
         },
     )
     ignore_preceding_target: bool = field(
         default=False,
         metadata={
             "help": "train on each sentence's own tokens alone: the translations that --concatenate-preceding-target "
-            "joins before them are read, but no targets"
+            "prepends are read, but are not targets"
         },
     )
     preceding_references: bool = field(
         default=False,
         metadata={
-            "help": "translate after the references of the preceding sentences, in place of the model's own "
-            "translations (fairseq-generate)"
+            "help": "let each translation continue the references of the preceding sentences, in place of the model's "
+            "own translations (fairseq-generate)"
         },
     )
     coword_dropout: float = field(
         default=0.0,
         metadata={
-            "help": "make each word of a source, but not of its preceding sentences, the unknown word with this "
-            "probability in training, so that the model looks at these (CoWord dropout; Fernandes et al. 2021)"
+            "help": "in training, replace each word of a source, but not of its preceding sentences, by the unknown "
+            "word with this probability, so that the model uses the preceding sentences (CoWord dropout; Fernandes et "
+            "al. 2021)"
         },
     )
     sample_context_size: bool = field(
         default=False,
         metadata={
             "help": "in training, give each sentence a random number of its preceding sentences, from none to all that "
-            "the model reads; where it reads another number of translations, one number is drawn up to the larger"
+            "the model reads; if it reads another number of translations, one number up to the larger is drawn for both"
         },
     )
 
@@ -113,10 +115,10 @@ class PrecedingStream(SideStream[PrecedingSentencesConfig]):
     """The preceding sentences of each sentence, for a model that reads N of them.
 
     A row of the stream is the row of the preceding sentence in the same split, or empty. The sentences before that one
-    follow from the rows of others, so that one stream serves every N. ``--preceding-context shifted`` gives a sentence
-    those of another, ``contexts``.
+    follow from the rows of others, so that one stream serves every N. With ``--preceding-context shifted`` a sentence
+    is given the preceding sentences of another; ``contexts`` holds the rows that are given.
 
-    A subclass decides what the model reads of them.
+    A subclass decides how the model reads them.
 
     Args:
         rows: for each sentence the indices of those before it, the nearest first, or ``NONE``, (sentences, N)
@@ -148,7 +150,7 @@ class PrecedingStream(SideStream[PrecedingSentencesConfig]):
         lengths = self.source_lengths if sentences is None else np.asarray(list(map(len, sentences)))
         self.target_lengths = None if dataset.tgt_sizes is None else np.array(dataset.tgt_sizes)
         self.contexts = shift(rows) if is_shifted(options) else rows
-        # Of each preceding sentence, (sentences, N).
+        # The length of each preceding sentence, (sentences, N).
         within = np.minimum(lengths[self.contexts], task_options.max_source_positions)
         self.lengths = np.where(self.contexts == NONE, 0, within)
 
@@ -160,8 +162,8 @@ class PrecedingStream(SideStream[PrecedingSentencesConfig]):
     def check_models(
         cls, options: PrecedingSentencesConfig, task_options: TaskOptions, required: AbstractSet[str]
     ) -> None:
-        """Raise UserError where options about preceding sentences, read by a gate or concatenated, are given to
-        models that read none, or contradict themselves."""
+        """Raise UserError if options about preceding sentences have invalid values, or are given to models that read
+        none, neither by a gate nor concatenated."""
         is_used = cls.name in required or options.concatenate_preceding is not None
         if task_options.num_batch_buckets and (is_used or options.load_preceding_sentences):
             raise UserError("--num-batch-buckets does not go with preceding sentences: leave it out")
@@ -191,8 +193,8 @@ class PrecedingStream(SideStream[PrecedingSentencesConfig]):
     def join(
         cls, parts: Sequence[MMapIndexedDataset], sample_ratios: Sequence[int], context_size: int = 1
     ) -> np.ndarray:
-        """The rows of the sentences before each in the joined dataset, the nearest first, or ``NONE``, (sentences,
-        context size)."""
+        """For each sentence of the joined dataset, the rows of the sentences before it, the nearest first, or ``NONE``,
+        (sentences, context size)."""
         if len(parts) == 1:
             return chain(read_preceding(parts[0]), context_size)  # fairseq repeats a split only to join it with others
         joined, start = [], 0
@@ -236,8 +238,9 @@ class PrecedingStream(SideStream[PrecedingSentencesConfig]):
             )
 
     def training_mask(self) -> Optional[np.ndarray]:
-        """What ``--preceding-length-ratio`` and ``--preceding-max-length`` keep. Lengths are without end of sentence;
-        the ratio is asked of real preceding sentences only, or every document would lose its first sentence."""
+        """What ``--preceding-length-ratio`` and ``--preceding-max-length`` keep. Lengths are without end of sentence.
+        The ratio applies to real preceding sentences only, because otherwise every document would lose its first
+        sentence."""
         ratio, max_length = self.options.preceding_length_ratio, self.options.preceding_max_length
         source, target, preceding = (
             np.asarray(lengths) - 1 for lengths in (self.source_lengths, self.target_lengths, self.lengths)
@@ -258,11 +261,11 @@ class PrecedingStream(SideStream[PrecedingSentencesConfig]):
             self.drop_words()
 
     def drop_words(self) -> None:
-        """Let words drop out of the dataset's sources."""
+        """Replace random words of the dataset's sources by the unknown word."""
         self.dataset.src = self.without_words(self.dataset.src)
 
     def without_words(self, sentences: Any) -> Dataset:
-        """Sentences some of whose words are unknown ones, others in each epoch."""
+        """The sentences, with random words replaced by the unknown word, other words in each epoch."""
         assert self.draws is not None
         dictionary = self.dataset.src_dict
         return WithoutWords(sentences, self.options.coword_dropout, self.draws, dictionary.unk(), dictionary.eos())
@@ -272,26 +275,27 @@ class PrecedingStream(SideStream[PrecedingSentencesConfig]):
             self.draws.epoch = epoch
 
     def preceding_rows(self, row: int) -> List[int]:
-        """The rows of the sentences before one, the nearest last; in training perhaps of some of them."""
+        """The rows of the sentences before a sentence, the nearest last; in training perhaps only some of them."""
         rows = [before for before in self.contexts[row] if before != NONE]
         if self.draws is not None and self.options.sample_context_size:
             rows = rows[: self.draws.of(row).randint(1 + self.rows.shape[1])]
         return rows[::-1]
 
     def source_rows(self, row: int) -> List[int]:
-        """The preceding sentences of a row whose source is read, of those that :meth:`preceding_rows` gives."""
+        """The rows of the preceding sentences whose sources are read, among those of :meth:`preceding_rows`."""
         return self.preceding_rows(row)
 
     def sources_before(self, row: int) -> List[Tensor]:
-        """The sources of the same, (length,) each; what is longer than ``--max-source-positions`` is cut at its
-        beginning."""
+        """The sources of :meth:`source_rows`, (length,) each; a source longer than ``--max-source-positions`` is cut at
+        its beginning."""
         cut = slice(-self.task_options.max_source_positions, None)
         return [self.sentences[before][cut] for before in self.source_rows(row)]
 
 
 def _lengths_when_truncated(dataset: LanguagePairDataset, longest: int) -> np.ndarray:
-    """The lengths of sources that ``--truncate-source`` has cut to the longest, end of sentence included. fairseq says
-    one more where nothing was cut, so that a sentence said to be the longest may be shorter by one."""
+    """The lengths of sources that ``--truncate-source`` has cut to the longest, end of sentence included. For a source
+    that was not cut, fairseq gives a length that is one too high, so one that it gives as the longest may be shorter by
+    one."""
     lengths = np.array(dataset.src_sizes)
     rows = np.flatnonzero(lengths >= longest)
     lengths -= 1
@@ -300,7 +304,7 @@ def _lengths_when_truncated(dataset: LanguagePairDataset, longest: int) -> np.nd
 
 
 def is_shifted(options: PrecedingSentencesConfig) -> bool:
-    """Whether sentences have the preceding ones of others."""
+    """Whether sentences are given the preceding sentences of others."""
     return str(options.preceding_context) == "shifted"
 
 

@@ -1,4 +1,4 @@
-"""What translations continue: the model's own translations of the preceding sentences, or their references."""
+"""What a translation continues: the model's own translations of the preceding sentences, or their references."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PrecedingReferences:
     :class:`~fairseq_ctxgates.data.side_stream.TargetContext`.
 
     Args:
-        padding: the token of padding
+        padding: the padding token
     """
 
     is_translated = False
@@ -26,15 +26,15 @@ class PrecedingReferences:
         self.padding = padding
 
     def tokens(self, batch: Batch, longest: int) -> Tensor:
-        """The references of each sentence's preceding ones, as they were joined before its target."""
+        """The references of each sentence's preceding sentences, as they were prepended to its target."""
         contexts = [row[row.ne(self.padding)] for row in batch["preceding_references"]]
         return _collate(contexts, longest, self.padding, batch)
 
     def keep(self, batch: Batch, translations: Sequence[Tensor]) -> None:
-        """Nothing: no translation continues another one."""
+        """Do nothing: no translation continues another one."""
 
     def begin_lines(self, count: int) -> None:
-        """Nothing: lines have no references."""
+        """Do nothing: lines have no references."""
 
 
 class PrecedingTranslations:
@@ -43,9 +43,9 @@ class PrecedingTranslations:
 
     Args:
         separator: the token after each translation
-        padding: the token of padding
+        padding: the padding token
         context_size: how many preceding sentences a model reads
-        translations: those that there are
+        translations: the translations to start with (default: none)
     """
 
     is_translated = True
@@ -60,8 +60,9 @@ class PrecedingTranslations:
         self.lines = 0
 
     def tokens(self, batch: Batch, longest: int) -> Tensor:
-        """The translations of each sentence's preceding ones, in order, each with the separator in the place of its end
-        of sentence. One that was left out of the translation, as too long, and those before it are not there."""
+        """The translations of each sentence's preceding sentences, in order, each with the separator in the place of
+        its end of sentence. If a sentence was too long to be translated, its translation and those before it are left
+        out."""
         return _collate([self.before(rows) for rows in batch["preceding_rows"]], longest, self.padding, batch)
 
     def before(self, rows: Sequence[int]) -> Tensor:
@@ -78,13 +79,14 @@ class PrecedingTranslations:
         self.translations.update(zip(batch["id"].tolist(), copies))
 
     def begin_lines(self, count: int) -> None:
-        """Begin a new list of so many lines; of those before, the ones that its first lines may follow stay."""
+        """Begin a new list of ``count`` lines. Of the translations so far, those that its first lines may continue are
+        kept."""
         kept = {row - self.lines: tokens for row, tokens in self.translations.items()}
         self.translations = {row: tokens for row, tokens in kept.items() if row >= -self.context_size}
         self.lines = count
 
 
 def _collate(contexts: Sequence[Tensor], longest: int, padding: int, batch: Batch) -> Tensor:
-    """The last tokens of each context, padded on the right, where the batch is."""
+    """The last ``longest`` tokens of each context, padded on the right, on the device of the batch."""
     tokens: Tensor = data_utils.collate_tokens([context[-longest:] for context in contexts], padding)
     return tokens.to(batch["net_input"]["src_tokens"].device)

@@ -1,4 +1,4 @@
-"""The random context of the ablation ``random``: numbers that a sentence, a layer and a decoding step decide."""
+"""The random context of the ablation ``random``: numbers that follow from a sentence, a layer and a decoding step."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class LoadsSideStreams(Protocol):
 class ContextDecoder(FairseqIncrementalDecoder):
     """A decoder that can leave positions out of its output layer, and returns what its parts return.
 
-    A subclass has ``extract_features``, and ``returnable``: for each layer, from 1 at the bottom, the names of the
+    A subclass defines ``extract_features``, and ``returnable``: for each layer, from 1 at the bottom, the names of the
     gates and attention weights that its parts can return.
     """
 
@@ -67,9 +67,9 @@ class ContextDecoder(FairseqIncrementalDecoder):
         Args:
             prev_output_tokens: (batch, target length); with an incremental state, only the last one is decoded
             encoder_out: from the encoder
-            features_only: leave the output layer out
-            output_positions: (P,), numbers of target positions, counted through the sentences of the batch one after
-                another: only these go through the output layer
+            features_only: leave out the output layer
+            output_positions: (P,), the only target positions that go through the output layer, numbered through the
+                sentences of the batch one after another
             arguments: for ``extract_features``
 
         Returns:
@@ -90,9 +90,9 @@ class ContextModel(FairseqEncoderDecoderModel):
 
     Config: ClassVar[Type[FairseqDataclass]]
     mechanisms: Tuple[Mechanism, ...]
-    # The checkpoint of --warm-start, until it is loaded, or a checkpoint of the model itself in its place.
+    # The checkpoint of --warm-start, until it, or a checkpoint of the model itself, is loaded.
     pending_warm_start: Optional[str] = None
-    # That checkpoint when it has been loaded.
+    # The checkpoint of --warm-start after it has been loaded.
     warm_started_from: Optional[str] = None
     # What the task context_translation keeps in the model's checkpoints.
     input_options: Optional[InputOptions] = None
@@ -131,7 +131,7 @@ class ContextModel(FairseqEncoderDecoderModel):
         return decoded
 
     def check_training(self) -> None:
-        """Raise UserError where an option of training has done nothing."""
+        """Raise UserError if an option of training has had no effect."""
         if self.pending_warm_start:
             raise UserError(f"--warm-start {self.pending_warm_start}: give --task context_translation, which loads it")
         for message in self.unread_options.values():
@@ -141,8 +141,8 @@ class ContextModel(FairseqEncoderDecoderModel):
         """As fairseq's; a loaded model needs no warm start.
 
         Raises:
-            UserError: the checkpoint's model reads another input than the task gives, or, where the task is fairseq's,
-                which does not check this, an option would do nothing.
+            UserError: the checkpoint's model reads other input than the task gives; or an option would do nothing, and
+                the task is fairseq's, which does not check this.
         """
         if self.input_options is None:
             for entry in find_needs(state_dict):
@@ -168,16 +168,16 @@ class ContextModel(FairseqEncoderDecoderModel):
 
     @property
     def context_size(self) -> int:
-        """How many preceding sentences a row of its input has; 1 also where the model reads none."""
+        """The number of preceding sentences in a row of the model's input; also 1 if the model reads none."""
         return max([1, *(mechanism.context_size for mechanism in self.mechanisms)])
 
     @property
     def unread_streams(self) -> Tuple[str, ...]:
-        """The names of the side streams that an ablation leaves unread; options of training may ask for them."""
+        """The names of the side streams that an ablation leaves unread; options of training may still ask for them."""
         return tuple(name for mechanism in self.mechanisms for name in mechanism.unread_streams)
 
     def mechanism(self, kind: Type[M]) -> M:
-        """The model's mechanism of a class; it must have one."""
+        """The model's mechanism of this class; the model must have one."""
         return next(mechanism for mechanism in self.mechanisms if isinstance(mechanism, kind))
 
     def check_task(self, task: object) -> None:
@@ -193,8 +193,8 @@ class ContextModel(FairseqEncoderDecoderModel):
         return tuple(layer for layer, names in self.decoder.returnable.items() if name in names)
 
     def own_parameters(self) -> Dict[str, Optional[str]]:
-        """The mechanisms' own parameters, which a plain model's checkpoint does not have: by their names the names of
-        those that they copy in a warm start, or None."""
+        """The mechanisms' own parameters, which a plain model's checkpoint does not have: for each name, the name of
+        the parameter that it copies in a warm start, or None."""
         sources: Dict[str, Optional[str]] = {}
         modules = dict(self.named_modules())
         for path, part in modules.items():

@@ -95,10 +95,11 @@ class ContextTransformerEncoder(TransformerEncoderBase):
         token_embeddings: Optional[Tensor] = None,
         **inputs: Tensor,
     ) -> EncoderOut:
-        """As fairseq's, with ``inputs``, what side streams added to the batch. The result also has what mechanisms
-        added: for a mask under which the source was encoded, ``<name>_out``, (source length, batch, embed dim); for
-        further sentences ``<name>_out``, (their length, batch, embed dim), and ``<name>_padding_mask``, (batch, their
-        length); and tensors as they are."""
+        """As fairseq's; ``inputs`` are what side streams added to the batch.
+
+        The result also has what mechanisms added: for each mask under which the source was encoded, ``<name>_out``,
+        (source length, batch, embed dim); for further sentences, ``<name>_out``, (their length, batch, embed dim), and
+        ``<name>_padding_mask``, (batch, their length); and other tensors as they are."""
         encoder_input = EncoderInput(src_tokens, inputs, self.dictionary)
         masks, sentences, tensors = encoder_additions(self.mechanisms, encoder_input, FAIRSEQ_ENCODER_OUT)
         batches = [tokens for further in sentences.values() for tokens in further.batches(self.padding_idx)]
@@ -112,7 +113,7 @@ class ContextTransformerEncoder(TransformerEncoderBase):
         return {**encoder_out, **tensors}
 
     def are_padded(self, batches: Sequence[Tensor]) -> List[bool]:
-        """Whether there is padding in each of some batches of tokens. The host waits for the device here, once."""
+        """For each batch of tokens, whether it has padding. The host waits for the device here, once."""
         found: List[bool] = torch.stack([tokens.eq(self.padding_idx).any() for tokens in batches]).tolist()
         return found
 
@@ -128,12 +129,12 @@ class ContextTransformerEncoder(TransformerEncoderBase):
 
         Args:
             src_tokens: (batch, source length)
-            is_padded: whether there is padding in them, for which fairseq's method has the host wait in every layer
+            is_padded: whether they have padding; to find out, fairseq's method makes the host wait in every layer
             masks: by name, (batch, source length, source length), true where a position may see another
 
         Returns:
-            what fairseq's encoder returns, ``encoder_out`` of (source length, batch, embed dim) first, and for each
-            mask ``<name>_out`` of the same shape
+            what fairseq's encoder returns, with ``encoder_out``, (source length, batch, embed dim), first; and for each
+            mask, ``<name>_out`` of the same shape
         """
         padding_mask = src_tokens.eq(self.padding_idx)
         x, embedding = self.forward_embedding(src_tokens, token_embeddings)
@@ -209,11 +210,11 @@ def hidden_positions(masks: Sequence[Tensor], heads: int) -> Tensor:
 
 
 class LayerResults(NamedTuple):
-    """What the decoder's layers give.
+    """The results of the decoder's layers.
 
     ``inner_states``: each layer's input and the last one's output, (target length, batch, embed dim). ``attention``:
-    over the sentence, (heads, batch, target length, source length), of the layer that was asked for. ``returned``: by
-    name and by the layer's number what parts returned.
+    over the sentence, (heads, batch, target length, source length), of the layer that was asked for. ``returned``: what
+    parts returned, by name and by the layer's number.
     """
 
     inner_states: List[Tensor]
@@ -223,15 +224,15 @@ class LayerResults(NamedTuple):
 
 class ContextTransformerDecoder(ContextDecoder, TransformerDecoderBase):
     """fairseq's Transformer decoder over :class:`ContextDecoderLayer` and embeddings that mechanisms may change. It has
-    a short loop over the layers, because fairseq's throws away what parts return."""
+    its own short loop over the layers, because fairseq's loop discards what parts return."""
 
     def __init__(self, cfg: LayersConfig, dictionary: Dictionary, embed_tokens: nn.Embedding) -> None:
         super().__init__(cfg, dictionary, embed_tokens)
         self.embedding_parts = embedding_parts(cfg.mechanisms, "decoder", embed_tokens, dictionary, self.embed_scale)
-        # Whose attention is returned, from 0, and the mean of how many heads (None: all).
+        # The layer whose attention is returned, from 0, and the number of its heads that are averaged (None: all).
         self.alignment_layer = self.num_layers - 1
         self.alignment_heads: Optional[int] = None
-        # By index: going through a list with LayerDrop leaves layers out.
+        # By index, because iterating over a list with LayerDrop leaves layers out.
         layers = [self.layers[place] for place in range(len(self.layers))]
         self.returnable = {layer.number: layer.returnable for layer in layers}
         is_in_some = len({tuple(layer.source_parts) for layer in layers}) > 1
@@ -263,16 +264,16 @@ class ContextTransformerDecoder(ContextDecoder, TransformerDecoderBase):
 
         Args:
             full_context_alignment: no causal mask (Garg et al. 2019)
-            alignment_layer, alignment_heads: whose attention is returned, from 0, and the mean of how many heads;
-                default: those of the decoder
-            return_attention: without it, attention over the source is computed the faster way, which has no weights
-            returns: the names of the gates and attention weights that parts shall return
+            alignment_layer, alignment_heads: the layer whose attention is returned, from 0, and the number of its heads
+                that are averaged; default: the decoder's
+            return_attention: if false, attention over the source is computed the faster way, which has no weights
+            returns: the names of the gates and attention weights that parts return
 
         Returns:
             features, (batch, target length, embed dim), and a dictionary with ``attn``, a list of one (batch, target
             length, source length) or None; ``inner_states``, see :class:`LayerResults`; and for each name in
-            ``returns`` the tensors by the number of their layer from 1 at the bottom, of the layers that ran
-            (LayerDrop): gates (target length, batch, embed dim), attention (heads, batch, target length, length)
+            ``returns`` the tensors by the number of their layer, from 1 at the bottom, for the layers that LayerDrop
+            left: gates (target length, batch, embed dim), attention (heads, batch, target length, length)
         """
         if alignment_layer is None:
             alignment_layer = self.alignment_layer
@@ -309,7 +310,7 @@ class ContextTransformerDecoder(ContextDecoder, TransformerDecoderBase):
             x: the lowest layer's input, (target length, batch, embed dim)
             attention_layer: the number of the layer that also returns its attention over the sentence, or None
             returns: the names of gates and attention weights to return
-            arguments: for each layer alike, see :meth:`ContextDecoderLayer.forward`
+            arguments: the same for each layer, see :meth:`ContextDecoderLayer.forward`
         """
         padding_mask = encoder_out["encoder_padding_mask"]
         arguments.update(added_tensors(encoder_out, FAIRSEQ_ENCODER_OUT), returns=returns)
@@ -402,14 +403,14 @@ class ContextTransformerModel(ContextModel, TransformerModelBase):
 
 
 def use_onednn(model: ContextTransformerModel, config: LayersConfig) -> None:
-    """Let a CPU compute large products by oneDNN where that is faster, with the quantization noise that they have."""
+    """Let a CPU compute large products by oneDNN if that is faster, and keep their quantization noise."""
     noise = config.quant_noise
-    if not noise.scalar:  # fairseq puts it on linear layers of torch's own class
+    if not noise.scalar:  # fairseq adds it to linear layers of torch's own class
         replace_linear(model)
     is_cpu_alone = not torch.cuda.is_available()  # a GPU is faster with torch's own attention
     if is_cpu_alone and onednn_is_faster() and not noise.scalar and not noise.pq:  # torch's own attention draws none
         run_projection_modules(model.decoder)
-        # A source that is read under masks has one for each sentence.
+        # A source that is encoded under masks has a mask for each sentence.
         if all(type(mechanism).source_masks is Mechanism.source_masks for mechanism in model.mechanisms):
             run_projection_modules(model.encoder)
 

@@ -1,5 +1,5 @@
-"""The Transformer that learns alignments beside translation (Garg et al. 2019, *Jointly Learning to Align and Translate
-with Transformer Models*), with the mechanisms' parts, and its named architectures."""
+"""The Transformer that learns to align and translate (Garg et al. 2019, *Jointly Learning to Align and Translate with
+Transformer Models*), with the mechanisms' parts, and its named architectures."""
 
 from dataclasses import dataclass, field, make_dataclass
 from typing import Dict, Tuple
@@ -25,11 +25,11 @@ class AlignmentConfig(FairseqDataclass):
         metadata={"help": "the decoder layer whose attention over the source is the alignment, from 0 at the bottom"},
     )
     alignment_heads: int = field(
-        default=1, metadata={"help": "the mean of so many of its heads, the first ones, is taken"}
+        default=1, metadata={"help": "average the attention of this number of heads of that layer, the first ones"}
     )
     full_context_alignment: bool = field(
         default=False,
-        metadata={"help": "align each target word with all target words known: a second pass through the decoder"},
+        metadata={"help": "align in a second pass through the decoder, in which each target word sees all others"},
     )
 
 
@@ -80,7 +80,7 @@ def _check_number(option: str, value: int, first: int, last: int, what: str) -> 
         raise UserError(f"{option} {value}: the decoder's {what} are {first} to {last}")
 
 
-# Garg et al. align the layer before the last; so does the default, of 6 layers.
+# Garg et al. align the last layer but one. So does the default, for 6 layers.
 ALIGNED_SIZES: Dict[str, Defaults] = {f"_align{size}": options for size, options in SIZES.items()}
 ALIGNED_SIZES["_align_tiny"] = {**SIZES["_tiny"], "alignment_layer": 0}
 

@@ -1,4 +1,4 @@
-"""The Transformer decoder layer that parts are put together in."""
+"""The Transformer decoder layer, which puts the mechanisms' parts together."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fairseq_ctxgates.parts import Connection, LayerInput, Part, Parts, Residual
 class ContextDecoderLayer(TransformerDecoderLayerBase):
     """One decoder layer: target context, source context, what connects them, feed-forward.
 
-    With layer normalisation where :class:`NormOrder` has it, and dropout after each sublayer,
+    With layer normalization in the place that :class:`NormOrder` gives it, and dropout after each sublayer,
 
         t  = x + self-attention(x)      the target context
         a  = attention(t, h)            the source context, which each of ``source_parts`` changes in turn
@@ -30,8 +30,8 @@ class ContextDecoderLayer(TransformerDecoderLayerBase):
     Its modules and parameter names are fairseq's, so that a plain Transformer's checkpoint fits. Mechanisms add parts.
 
     Args:
-        cfg: the model's
-        number: of this layer, from 1 at the bottom
+        cfg: the model's options
+        number: the layer's number, from 1 at the bottom
     """
 
     def __init__(self, cfg: LayersConfig, number: int) -> None:
@@ -50,7 +50,7 @@ class ContextDecoderLayer(TransformerDecoderLayerBase):
             add_quantization_noise(part, cfg.quant_noise.pq, cfg.quant_noise.pq_block_size)
 
     def build_encoder_attention(self, embed_dim: int, cfg: LayersConfig) -> SentenceAttention:
-        """As fairseq's, of the class that beams share."""
+        """As fairseq's, but of the class whose memory the beams of a sentence share."""
         return SentenceAttention(
             embed_dim,
             cfg.decoder.attention_heads,
@@ -86,8 +86,8 @@ class ContextDecoderLayer(TransformerDecoderLayerBase):
             need_attn: also return the attention over the sentence
             first_step: the number of the first target position in x
             returns: the names of gates and attention weights to return
-            added: the tensors that mechanisms added to the encoder's output. They are arguments of their own, because
-                activation checkpointing sees no tensors inside of others
+            added: the tensors that mechanisms added to the encoder's output. Each is an argument of its own, because
+                activation checkpointing does not see tensors inside other arguments
 
         Returns:
             c', (target length, batch, embed dim); attention, (heads, batch, target length, source length), or None; and

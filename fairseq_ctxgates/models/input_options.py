@@ -1,4 +1,4 @@
-"""The options by which a model reads its input, as entries of its checkpoints."""
+"""The options that decide how a model reads its input, as entries of its checkpoints."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from torch import Tensor, nn
 
 from fairseq_ctxgates.configuration import as_flag, as_given
 
-# The beginning of an entry's name. torch prints the whole name where a checkpoint has an entry that its model has not.
+# The beginning of an entry's name. torch prints the whole name if a checkpoint has an entry that its model lacks.
 NEEDS = "needs --user-dir and --task context_translation: trained with "
 Values = Dict[str, Optional[str]]
 
 
 class InputOptions:
-    """The task's options by which a model reads its input, kept among the parameters of the model's checkpoints.
+    """The task's options that decide how a model reads its input, kept among the parameters of its checkpoints.
 
     fairseq keeps a task's own state for commands that decode, and gives it to whatever task they have; training never
-    reads it. Parameters it loads in every command, and strictly. So each option is an entry beside them that has no
-    values and is named after what the model needs: training finds there what to go on with, and every other task, also
-    without this package, stops at the entry.
+    reads it. Parameters, however, are loaded in every command, and strictly. So each option is an entry beside the
+    parameters, without values and named after what the model needs. Resumed training finds its options there, and every
+    other task, even without this package, stops at the entry.
 
     Attributes:
-        values: every such option of the task, with what the model's next checkpoint keeps, or None
-        loaded: what the checkpoint kept that was loaded into the model; None before
+        values: for every such option of the task, the value that the model's next checkpoint keeps, or None
+        loaded: the values in the checkpoint that was loaded into the model; None before one is loaded
     """
 
     def __init__(self, values: Values) -> None:
@@ -43,13 +43,14 @@ class InputOptions:
                 state[f"{prefix}{NEEDS}{as_given(name, value)}"] = torch.zeros(0)
 
     def _load(self, state: MutableMapping[str, Tensor], prefix: str, *_: object) -> None:
-        """Take the entries of the task's options out; another one, of somebody's own stream, is for torch to refuse."""
+        """Take out the entries of the task's options. Any other entry, of a user's own stream, is left for torch to
+        refuse."""
         self.loaded = {name: _pop(state, f"{prefix}{NEEDS}", as_flag(name)) for name in self.values}
-        self.values = dict(self.loaded)  # copies of the model, as those that fairseq averages, follow it so
+        self.values = dict(self.loaded)  # copies of the model, such as those that fairseq averages, get them this way
 
 
 def _pop(state: MutableMapping[str, Tensor], beginning: str, flag: str) -> Optional[str]:
-    """The value in the entry of an option, which is removed; None without an entry. A switch has the value True."""
+    """Remove the entry of an option and return its value; None if there is no entry. A switch has the value True."""
     for name in state:
         option, _, value = name[len(beginning) :].partition(" ")
         if name.startswith(beginning) and option == flag:

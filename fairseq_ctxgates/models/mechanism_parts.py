@@ -21,7 +21,8 @@ RESERVED = frozenset(
 
 
 def is_shared_by_beams(name: str) -> bool:
-    """Whether the beams of a sentence share an entry of the encoder's output: encodings and padding masks, by name."""
+    """Whether the beams of a sentence share this entry of the encoder's output. They share encodings and padding masks,
+    which are recognized by the end of their names."""
     return name.endswith(("_out", "_padding_mask"))
 
 
@@ -70,9 +71,9 @@ def arranged_encodings(
 
     Args:
         sentences: by name
-        encodings: of their :meth:`FurtherSentences.batches`, (sentences, their length, width) each, one name after the
-            other
-        parts: by the names of sentences
+        encodings: the encodings of their :meth:`FurtherSentences.batches`, (sentences, their length, width) each, in
+            the order of the names
+        parts: by the names of the sentences
 
     Yields:
         the name, the encodings, (batch, length, width), and the padding mask, (batch, length)
@@ -91,10 +92,10 @@ def added_tensors(encoder_out: EncoderOut, of_fairseq: Collection[str]) -> Dict[
 
 
 def single_part(parts: Collection[Optional[T]], default: T) -> T:
-    """The part, or the class of a part, that a mechanism gives for a place with room for one, or the default.
+    """The part, or the class of a part, that a mechanism has for a place with room for one only, or the default.
 
     Raises:
-        UserError: two mechanisms give one.
+        UserError: two mechanisms have one.
     """
     given = [part for part in parts if part is not None]
     if len(given) > 1:
@@ -104,7 +105,7 @@ def single_part(parts: Collection[Optional[T]], default: T) -> T:
 
 
 def encoding_parts(mechanisms: Collection[Mechanism], width: int) -> Parts[EncodingPart]:
-    """The mechanisms' parts for the encodings of further sentences, by the names of these."""
+    """The mechanisms' parts for the encodings of further sentences, by the names of the sentences."""
     return Parts({name: part for one in mechanisms for name, part in one.encoding_parts(width).items()})
 
 

@@ -14,7 +14,7 @@ from fairseq_ctxgates.models.context_model import ContextModel
 
 
 def register_presets(model: Type[ContextModel], backbone: str, plain: str, sizes: Mapping[str, Defaults]) -> None:
-    """Register the plain architecture of a backbone, and those that its mechanisms give, in every size.
+    """Register the plain architecture of a backbone, and those that its mechanisms add, in every size.
 
     Each is a registered model with a dataclass of its own, so that ``model: {_name: rcg_transformer_big}`` in a YAML
     file means the same as ``--arch rcg_transformer_big``.
@@ -22,7 +22,7 @@ def register_presets(model: Type[ContextModel], backbone: str, plain: str, sizes
     Args:
         model: the class of all of them
         plain: the name of the architecture without mechanisms
-        sizes: by the end of the name, the defaults that differ
+        sizes: for each suffix of a name, the defaults that differ
     """
     architectures: Dict[str, Defaults] = {plain: {}}
     for mechanism in all_mechanisms():

@@ -14,7 +14,7 @@ from fairseq_ctxgates.parts import Part, Parts, RecurrentConnection, RecurrentWi
 
 
 class CellOptions(Protocol):
-    """What the cell reads of the model's options."""
+    """The options of the model that the cell reads."""
 
     feedback_attention: bool
 
@@ -27,13 +27,13 @@ class StepMemory(NamedTuple):
     parts: Mapping[str, AttentionMemory]
 
     def select(self, sentences: Tensor) -> StepMemory:
-        """The memory of these sentences, by number."""
+        """The memory of the sentences with these numbers."""
         parts = {name: memory.select(sentences) for name, memory in self.parts.items()}
         return StepMemory(self.sentence.select(sentences), parts)
 
 
 class StepInput(NamedTuple):
-    """What a step is given: W y_{t-1}, (rows, 3 · state dim), and the inputs of the source parts, by name, and of the
+    """The input of a step: W y_{t-1}, (rows, 3 · state dim), and the inputs of the source parts, by name, and of the
     connection."""
 
     word: Tensor
@@ -42,8 +42,8 @@ class StepInput(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What a step gives: s_t, (rows, state dim); α over the sentence, (rows, length); and what parts returned, (rows,
-    any width)."""
+    """The result of a step: s_t, (rows, state dim); α over the sentence, (rows, length); and what parts returned,
+    (rows, any width)."""
 
     state: Tensor
     attention: Tensor
@@ -101,19 +101,19 @@ class RecurrentDecoderCell(nn.Module):
         return StepMemory(AttentionMemory(self.attention.key_proj(h), self.context_terms(h, 0), padding_mask), parts)
 
     def context_terms(self, context: Tensor, place: int) -> Tensor:
-        """The terms of annotations or contexts, (..., context dim), for whoever reads them: the source part at a place
-        from 0, or after the last one the connection; (..., any width)."""
+        """The terms, (..., any width), of annotations or contexts, (..., context dim), for the part that reads them:
+        the source part with this place, from 0, or after the last source part the connection."""
         parts = self.source_parts.in_order()
         if place < len(parts):
             return parts[place].context_terms(context)
         return self.connection.source_terms(self.context_proj, context)
 
     def inputs(self, words: Tensor, added: Mapping[str, Tensor], first_step: int) -> List[StepInput]:
-        """What each step is given.
+        """The input of each step.
 
         Args:
             words: y_0, y_1, ..., (target length, rows, word dim)
-            added: the tensors that mechanisms added to the encoder's output, a row each
+            added: the tensors that mechanisms added to the encoder's output, by name
             first_step: the number of the first step, from 0
         """
         terms: Dict[str, Optional[Tensor]] = {

@@ -43,7 +43,7 @@ OWN_ENCODER_OUT = frozenset(["encoder_out", "encoder_padding_mask", "first_backw
 
 @dataclass
 class PlainRNNSearchConfig(WarmStartConfig):
-    """The options of the plain model. Sizes are those of the papers."""
+    """The options of the plain model. The default sizes are those of the papers."""
 
     encoder_embed_dim: int = field(default=620, metadata={"help": "width of the source embeddings"})
     encoder_hidden_size: int = field(
@@ -58,8 +58,8 @@ class PlainRNNSearchConfig(WarmStartConfig):
     decoder_output_dim: Optional[int] = field(
         default=None,
         metadata={
-            "help": "width of the maxout layer before the output layer (default: half of --decoder-hidden-size; that "
-            "of --decoder-embed-dim where the output layer shares the embeddings)"
+            "help": "width of the maxout layer before the output layer (default: half of --decoder-hidden-size, or "
+            "--decoder-embed-dim if the output layer shares the embeddings)"
         },
     )
     feedback_attention: bool = field(
@@ -69,15 +69,15 @@ class PlainRNNSearchConfig(WarmStartConfig):
             "GRU(s', c) (the baseline of Kuang and Xiong 2018)"
         },
     )
-    dropout: float = field(default=0.1, metadata={"help": "dropout probability where no other is given"})
+    dropout: float = field(default=0.1, metadata={"help": "dropout probability, unless a more specific one is given"})
     embedding_dropout: Optional[float] = field(
         default=None, metadata={"help": "dropout probability of embeddings (default: that of --dropout)"}
     )
     hidden_dropout: Optional[float] = field(
         default=None,
         metadata={
-            "help": "dropout probability of the encoder's states, and of the decoder's where a word is predicted from "
-            "them (default: that of --dropout)"
+            "help": "dropout probability of the encoder's states, and of the decoder's states when a word is predicted "
+            "from them (default: that of --dropout)"
         },
     )
     output_dropout: Optional[float] = field(
@@ -129,8 +129,8 @@ class RNNSearchEncoder(FairseqEncoder):
     Args:
         cfg: the model's options
         mechanisms: those that are on
-        dictionary: the source's
-        embed_tokens: its embeddings
+        dictionary: the source dictionary
+        embed_tokens: the source embeddings
     """
 
     def __init__(
@@ -240,8 +240,8 @@ def pack(sentences: Sequence[Tensor], padding_idx: int) -> Tuple[Tensor, Tensor,
 
     Returns:
         where the tokens are in the flattened sentences, in the order of a ``PackedSequence`` (all first words, all
-        second words, and so on, those of the longest sentence first), (N,); how many first, second, ... words there
-        are, (longest length,), on the CPU; and where each row's first word is in that order, (R,)
+        second words, and so on, those of the longest sentence first), (N,); the number of first words, of second words,
+        and so on, (longest length,), on the CPU; and where each row's first word is in that order, (R,)
     """
     is_token = [tokens.ne(padding_idx) for tokens in sentences]
     lengths = torch.cat([tokens.sum(dim=1) for tokens in is_token])
@@ -273,14 +273,14 @@ class DecoderCache(TypedDict):
 class RNNSearchDecoder(ContextDecoder):
     """The recurrence of :class:`RecurrentDecoderCell` and, for all steps at once, a maxout and an output layer.
 
-    It starts from tanh(W_s h), h the backward state of the source's first word. It has one layer, number 1 for what is
-    returned by layer.
+    It starts from tanh(W_s h), where h is the backward state of the source's first word. It has one layer, which has
+    the number 1 in everything that is returned by layer.
 
     Args:
         cfg: the model's options
         mechanisms: those that are on
-        dictionary: the target's
-        embed_tokens: its embeddings
+        dictionary: the target dictionary
+        embed_tokens: the target embeddings
     """
 
     def __init__(
@@ -321,7 +321,7 @@ class RNNSearchDecoder(ContextDecoder):
         """Run the decoder without its output layer.
 
         Args:
-            returns: the names of the gates and attention weights that parts shall return
+            returns: the names of the gates and attention weights that parts return
 
         Returns:
             features, (batch, target length, output dim), and a dictionary with ``attn``, a list of one (batch, target
@@ -347,7 +347,7 @@ class RNNSearchDecoder(ContextDecoder):
         return self.output_dropout(features), extra
 
     def returned(self, steps: Sequence[Step], names: Collection[str]) -> Dict[str, Dict[int, Tensor]]:
-        """What the parts returned in the steps, for each of these names by the number of the layer, 1."""
+        """What the parts returned in the steps: for each of these names, by the number of the layer, 1."""
         found = stack_steps([step.returned for step in steps]) if names else {}
         for name in self.cell.attentions & found.keys():
             found[name] = found[name].transpose(0, 1).unsqueeze(0)

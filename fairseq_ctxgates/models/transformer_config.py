@@ -24,18 +24,18 @@ NormOrderChoice = ChoiceEnum([order.value for order in NormOrder])
 
 @dataclass
 class DecoderNormOrderConfig(FairseqDataclass):
-    """The place of layer normalisation in the decoder."""
+    """The place of layer normalization in the decoder."""
 
     decoder_norm_order: Optional[NormOrderChoice] = field(  # type: ignore[valid-type]
         default=None,
         metadata={
-            "help": "where the decoder normalises: ln(x + f(x)) (post), x + f(ln(x)) (pre) or x + ln(f(x)) (inner, Li "
+            "help": "where the decoder normalizes: ln(x + f(x)) (post), x + f(ln(x)) (pre) or x + ln(f(x)) (inner, Li "
             "et al. 2020); default: what --decoder-normalize-before says"
         },
     )
 
 
-# Options that fairseq's `transformer` derives from others when they are not given, and lists that it reads as text.
+# Lists that fairseq's `transformer` reads as text, and options that it derives from others if they are not given.
 _AS_TEXT = ("encoder_layers_to_keep", "decoder_layers_to_keep")
 _DERIVED = {
     "decoder_embed_dim": "encoder_embed_dim",
@@ -80,7 +80,7 @@ _OWN = (
 
 
 class LayersConfig(TransformerConfig):
-    """fairseq's nested configuration, and beside it what the layers follow: the mechanisms that are on, the options
+    """fairseq's nested configuration, with three things that our layers need: the mechanisms that are on, the options
     that would do nothing (see :meth:`Mechanism.unread_options`), and the decoder's norm order."""
 
     mechanisms: Tuple[Mechanism, ...]
@@ -107,7 +107,7 @@ def option_values(flat: FairseqDataclass) -> Dict[str, Any]:
 
 
 def stock_options(flat: FairseqDataclass) -> Dict[str, Any]:
-    """Those of :func:`option_values` that fairseq's own ``transformer`` has."""
+    """The options among :func:`option_values` that fairseq's own ``transformer`` has."""
     values = option_values(flat)
     return {name: values[name] for name, _, _ in _flat_fields(TransformerConfig)}
 

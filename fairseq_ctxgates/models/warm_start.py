@@ -21,25 +21,25 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class WarmStartConfig(FairseqDataclass):
-    """The option, the same on every backbone."""
+    """The option ``--warm-start``, the same on every backbone."""
 
     warm_start: Optional[str] = field(
         default=None,
         metadata={
-            "help": "initialise everything but the mechanisms' own parameters from this checkpoint, at the start of "
+            "help": "initialize everything but the mechanisms' own parameters from this checkpoint, at the start of "
             "training (with the task context_translation)"
         },
     )
 
 
 def warm_start(model: ContextModel, path: str) -> None:
-    """Initialise everything but the mechanisms' own parameters from a checkpoint.
+    """Initialize everything but the mechanisms' own parameters from a checkpoint.
 
     Only at the start of training: a saved checkpoint of the model itself is always loaded strictly.
 
     Raises:
-        UserError: the checkpoint lacks other parameters than the mechanisms', holds parameters that the model does not
-            have, or parameters of other shapes, or does not share what the model shares.
+        UserError: the checkpoint lacks other parameters than the mechanisms', or has parameters that the model does not
+            have, or that have another shape in the model, or that differ although the model shares them.
     """
     if Path(path).is_dir():
         raise UserError(f"--warm-start {path} is a folder: name a checkpoint in it")
@@ -66,7 +66,7 @@ def warm_start(model: ContextModel, path: str) -> None:
 def _check_fits(
     state: Mapping[str, Tensor], own: Mapping[str, Tensor], of_mechanisms: Collection[str], path: str
 ) -> None:
-    """Raise UserError unless a checkpoint's parameters are the model's own but for the mechanisms'."""
+    """Raise UserError unless a checkpoint has the model's own parameters, with or without those of the mechanisms."""
     missing = [name for name in own if name not in state and name not in of_mechanisms]
     unknown = [name for name in state if name not in own and not is_obsolete(name)]
     reshaped = [name for name in own if name in state and own[name].shape != state[name].shape]
@@ -91,7 +91,7 @@ def _load_parameters(path: str) -> Dict[str, Tensor]:
         parameters: Dict[str, Tensor] = checkpoint_utils.load_checkpoint_to_cpu(path)["model"]
     except UserError as error:
         raise UserError(f"--warm-start {path}: {error}") from error
-    # What torch raises for a file that is not whole, and fairseq for one that is not a checkpoint of its own.
+    # What torch raises for an incomplete file, and fairseq for a file that is not a checkpoint of its own.
     except (OSError, EOFError, RuntimeError, AttributeError, IndexError, KeyError, TypeError) as error:
         raise UserError(f"--warm-start {path}: this is no whole checkpoint of fairseq ({one_line(error)})") from error
     if not isinstance(parameters, dict) or not all(isinstance(value, Tensor) for value in parameters.values()):
@@ -100,7 +100,7 @@ def _load_parameters(path: str) -> Dict[str, Tensor]:
 
 
 def _shared(parameters: Mapping[str, Tensor]) -> Iterable[List[str]]:
-    """The names of parameters that are one and the same, as tied embeddings are."""
+    """The names of parameters that are one and the same, such as tied embeddings."""
     names = defaultdict(list)
     for name, parameter in parameters.items():
         names[parameter.data_ptr(), parameter.shape].append(name)

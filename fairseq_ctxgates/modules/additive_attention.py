@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class AttentionMemory(NamedTuple):
-    """What attention reads of encoded sentences; it does not change from step to step.
+    """What attention reads from encoded sentences; it does not change from step to step.
 
     ``keys``: U h_j, (sentences, length, attention dim). ``values``: what is summed with the weights α_j, a linear map
     of h_j, (sentences, length, value dim). ``padding_mask``: (sentences, length), true at padding.
@@ -22,7 +22,7 @@ class AttentionMemory(NamedTuple):
     padding_mask: Tensor
 
     def select(self, sentences: Tensor) -> "AttentionMemory":
-        """The memory of these sentences, by number."""
+        """The memory of the sentences with these numbers."""
         return AttentionMemory(*(part.index_select(0, sentences) for part in self))
 
 
@@ -51,18 +51,18 @@ class AdditiveAttention(nn.Module):
         """
         Args:
             state: s, (rows, state dim)
-            memory: of the rows' sentences, its keys those of ``key_proj``
+            memory: of the rows' sentences, with keys from ``key_proj``
 
         Returns:
             α, (rows, length)
         """
         sentences, length, width = memory.keys.shape
         query = self.query_proj(state).view(sentences, -1, 1, width)
-        # tanh x = 2 σ(2x) - 1, and softmax does not see what all scores have in common. On a CPU, σ takes a tenth of
+        # tanh x = 2 σ(2x) - 1, and softmax ignores a constant that is added to all scores. On a CPU, σ takes a tenth of
         # the time that tanh takes.
         hidden = torch.sigmoid(torch.add(2 * query, memory.keys.unsqueeze(1), alpha=2))
         if hidden.element_size() < 4:
-            hidden = hidden - 0.5  # what they have in common would cost half precision its digits
+            hidden = hidden - 0.5  # because the constant would cost half precision its digits
         scores = hidden @ (2 * self.score)
         scores = scores.masked_fill(memory.padding_mask.unsqueeze(1), float("-inf"))
         return utils.softmax(scores, dim=-1).to(scores).view(-1, length)

@@ -1,4 +1,4 @@
-"""Attention of a Transformer decoder layer over an encoded sentence, and what is encoded of a sentence."""
+"""Attention of a Transformer decoder layer over an encoded sentence, and the encoded sentence itself."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ IncrementalState = Dict[str, Dict[str, Any]]  # fairseq's: what decoding steps k
 
 
 class EncodedSentence(NamedTuple):
-    """The states of an encoded sentence, and true in the mask at padding.
+    """The states of an encoded sentence, and its padding mask, true at padding.
 
-    On the Transformer (length, batch, embed dim) and (batch, length), or no mask when nothing is padded; on RNNSearch
-    (sentences, length, context dim) and (sentences, length).
+    On the Transformer, their shapes are (length, batch, embed dim) and (batch, length), and the mask is None when
+    nothing is padded; on RNNSearch, (sentences, length, context dim) and (sentences, length).
     """
 
     states: Tensor
@@ -30,8 +30,8 @@ class SentenceMemory(NamedTuple):
     """What attention keeps of encoded sentences between decoding steps, for each of its heads.
 
     ``keys``: k_j / √d_k, (sentences · heads, d_k, length). ``values``: v_j, (sentences · heads, length, d_k).
-    ``mask``: added to the scores, 0 or -inf at padding, (sentences · heads, 1, length). ``rows``: how many there were,
-    k beams for each sentence; row i belongs to sentence i // k.
+    ``mask``: added to the scores, -inf at padding and 0 elsewhere, (sentences · heads, 1, length). ``rows``: the number
+    of rows, k beams for each sentence; row i belongs to sentence i // k.
     """
 
     keys: Tensor
@@ -41,7 +41,7 @@ class SentenceMemory(NamedTuple):
 
 
 class RenamedAttention(MultiheadAttention):
-    """Attention of our own, whose dropout ``--retain-dropout-modules`` knows by the name of fairseq's."""
+    """Attention of our own; its dropout has the same name in ``--retain-dropout-modules`` as that of fairseq's."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -49,8 +49,8 @@ class RenamedAttention(MultiheadAttention):
 
 
 class SentenceAttention(RenamedAttention):
-    """fairseq's attention between decoder and encoder, whose decoding steps read a sentence once for all of its beams.
-    Parameters are those of fairseq's."""
+    """fairseq's attention between decoder and encoder, but decoding steps read a sentence once for all of its beams.
+    The parameters are those of fairseq's attention."""
 
     def step(
         self, query: Tensor, sentence: EncodedSentence, incremental_state: IncrementalState, need_weights: bool
@@ -62,7 +62,7 @@ class SentenceAttention(RenamedAttention):
             memory = self.read(sentence, rows)
             self.set_incremental_state(incremental_state, "memory", memory)
         sentences = len(memory.keys) // self.num_heads
-        # A sentence's beams, and the positions of each, are so many queries of one product.
+        # All positions of all beams of a sentence are queries of one product.
         queries = self.q_proj(query).view(length, sentences, -1, self.num_heads, self.head_dim)
         queries = queries.permute(1, 3, 2, 0, 4).reshape(len(memory.keys), -1, self.head_dim)
         scores = torch.baddbmm(memory.mask, queries, memory.keys)
@@ -74,7 +74,7 @@ class SentenceAttention(RenamedAttention):
         return self.out_proj(context), weights
 
     def read(self, sentence: EncodedSentence, rows: int) -> SentenceMemory:
-        """The memory of encoded sentences, for so many rows."""
+        """The memory of encoded sentences, for this number of rows."""
         length, sentences, _ = sentence.states.shape
         size = (length, sentences * self.num_heads, self.head_dim)
         keys = (self.k_proj(sentence.states) * self.scaling).view(size).permute(1, 2, 0)
@@ -103,9 +103,9 @@ class SentenceAttention(RenamedAttention):
 
 
 def run_projection_modules(model: nn.Module) -> None:
-    """Let attention run its projections as the modules that they are, which may compute large products by oneDNN
-    (:func:`~fairseq_ctxgates.modules.linear.replace_linear`). torch's own attention, which fairseq's calls where it
-    can, reads their matrices; it alone takes a mask for each sentence."""
+    """Let attention call its projections as modules, which may compute large products by oneDNN
+    (:func:`~fairseq_ctxgates.modules.linear.replace_linear`). fairseq's attention otherwise calls torch's own where it
+    can, which reads the projections' matrices directly. Only torch's own attention takes a mask for each sentence."""
     for module in model.modules():
         if isinstance(module, MultiheadAttention):
             module._set_skip_embed_dim_check()  # which has this effect
@@ -131,8 +131,8 @@ def attend(
     """
     if incremental_state is not None:
         return attention.step(query, sentence, incremental_state, need_weights)
-    # fairseq takes torch's faster attention where it can. That has no weights for each head, knows no beams, and reads
-    # the matrices of the projections without running these, which draws the noise.
+    # Where it can, fairseq uses torch's faster attention. This one has no weights for each head, knows no beams, and
+    # reads the matrices of the projections without calling the modules, which draw the quantization noise.
     has_beams = query.size(1) > sentence.states.size(1)
     is_torchs = not (need_weights or has_beams or has_quantization_noise(attention.q_proj))
     context, weights = attention(

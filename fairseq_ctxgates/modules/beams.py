@@ -1,5 +1,5 @@
-"""Which sentences a decoder's rows belong to when a beam search reorders them: what is kept of a sentence between
-decoding steps is kept once for all of its beams."""
+"""Which sentences a decoder's rows belong to when beam search reorders them. This is needed because what is kept of a
+sentence between decoding steps is kept once for all of its beams."""
 
 from typing import Optional
 
@@ -8,19 +8,21 @@ from torch import Tensor
 
 
 def sentences_of_beams(order: Tensor, sentences: int, rows: int) -> Optional[Tensor]:
-    """The sentences that are left when rows are reordered as fairseq's beam search does, and its attention takes for
-    granted: first each sentence gets k beams, which are neighbours; then beams change places within their sentence, and
-    finished sentences are left out. What is returned for any other order is not defined.
+    """The sentences that are left when rows are reordered.
+
+    The order must be one that fairseq's beam search makes and its attention takes for granted: first each sentence
+    gets k beams, which are neighbours; later, beams change places within their sentence, and finished sentences are
+    left out. The result for any other order is undefined.
 
     The host waits for the device only where the number of rows grows, once a batch.
 
     Args:
-        order: the number of the row that each of the new rows was, (new rows,)
-        sentences: how many sentences there were
-        rows: how many rows there were, k for each sentence
+        order: for each new row, the number of the old row that it copies, (new rows,)
+        sentences: the number of sentences before
+        rows: the number of rows before, k for each sentence
 
     Returns:
-        the number of the sentence of each new group of rows, or None where the sentences are those there were
+        for each new group of rows, the number of its sentence; None if the sentences stay the same
     """
     if len(order) == rows:  # beams have changed places
         return None

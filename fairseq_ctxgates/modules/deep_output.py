@@ -1,16 +1,16 @@
-"""What RNNSearch predicts words from: a deep output (Bahdanau et al. 2015, appendix A.2.2)."""
+"""The deep output from which RNNSearch predicts words (Bahdanau et al. 2015, appendix A.2.2)."""
 
 import torch
 from torch import Tensor, nn
 
 
 class DeepOutput(nn.Module):
-    """One maxout layer over the state, the word before and the context,
+    """One maxout layer over the state, the previous word and the context,
 
         t̃_t = U_o s_t + V_o y_{t-1} + C_o c_t + b,   t_t = max of every two components of t̃_t
 
     The state is s_t, as in the paper's section 3.1; its appendix writes s_{t-1}. The two components are k and l + k,
-    where the paper has 2k - 1 and 2k, which is the same but for the order of the matrices' rows.
+    where the paper has 2k - 1 and 2k; this only changes the order of the matrices' rows.
 
     Args:
         state_dim: width of s

@@ -9,10 +9,10 @@ _LEVELS = 1 << 16
 
 
 class Dropout(FairseqDropout):
-    """fairseq's dropout; on a CPU each component is decided by 16 random bits.
+    """fairseq's dropout; on a CPU, 16 random bits decide each component.
 
-    torch 2 spends a tenth of a Transformer's training step on drawing a number for each. The probability is rounded to
-    a multiple of 2⁻¹⁶, and what is kept is scaled by exactly what the rounded probability asks for.
+    torch 2 spends a tenth of a Transformer's training step on drawing one number for each component. The probability is
+    rounded to a multiple of 2⁻¹⁶, and the components that are kept are scaled exactly for the rounded probability.
     """
 
     def forward(self, x: Tensor, inplace: bool = False) -> Tensor:
@@ -27,7 +27,7 @@ class Dropout(FairseqDropout):
 
 
 def replace_dropout(model: nn.Module) -> None:
-    """Put :class:`Dropout` in the place of every ``FairseqDropout`` of a model."""
+    """Replace every ``FairseqDropout`` of a model by :class:`Dropout`."""
     for parent in model.modules():
         for name, child in parent.named_children():
             if type(child) is FairseqDropout:

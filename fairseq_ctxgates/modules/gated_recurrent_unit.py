@@ -15,9 +15,9 @@ def gru(state: Tensor, inputs: Tensor, recurrent: Tensor) -> Tensor:
 
         r = σ(x_r + h_r),   u = σ(x_u + h_u),   n = tanh(x_n + r ⊙ h_n),   s' = (1 - u) ⊙ n + u ⊙ s
 
-    This is torch's GRU, and that of Tu et al.'s published program. Bahdanau et al. (2015) have U (r ⊙ s) where here
-    r ⊙ (U s) is, which would take a second product in each step, after the first; and their z lets the new state in,
-    where u keeps the old one.
+    This is torch's GRU, and that of Tu et al.'s published program. Bahdanau et al. (2015) have U (r ⊙ s) in place of
+    r ⊙ (U s), which would take a second product in each step, after the first. Their z is the weight of the new state,
+    while u is the weight of the old one.
 
     Args:
         state: s, (rows, state dim)
@@ -47,10 +47,10 @@ def initialize_gru(weight: Tensor, bias: Tensor) -> None:
 
 
 class BidirectionalGRU(nn.GRU):
-    """torch's bidirectional GRU of one layer over packed sentences, on a CPU by a loop of its own.
+    """torch's bidirectional GRU of one layer over packed sentences; on a CPU it is computed by a loop of its own.
 
-    torch's program for the CPU cuts every step's input out of one tensor, so that each step has a gradient of the size
-    of all steps, and leaves the products to MKL (see :func:`linear`).
+    torch's code for the CPU slices every step's input from one tensor, so that the gradient of each step has the size
+    of all steps. It also leaves the products to MKL (see :func:`linear`).
 
     Args:
         input_dim: width of the input
@@ -70,7 +70,7 @@ class BidirectionalGRU(nn.GRU):
         """
         Args:
             words: the data of a ``PackedSequence``, (words, input dim)
-            batch_sizes: how many first, second, ... words there are, (longest length,), on the CPU
+            batch_sizes: the number of first words, of second words, and so on, (longest length,), on the CPU
 
         Returns:
             the states of both directions side by side, (words, 2 · state dim)
@@ -86,7 +86,7 @@ class BidirectionalGRU(nn.GRU):
         state = words.new_zeros(0, self.hidden_size)
         states = []
         for x in reversed(inputs) if direction else inputs:
-            # Sentences end, the shortest first, or backwards begin, the longest first.
+            # Forwards, sentences end, the shortest first; backwards, they begin, the longest first.
             state = torch.cat([state, state.new_zeros(max(len(x) - len(state), 0), self.hidden_size)])[: len(x)]
             state = gru(state, x, linear(state, weight, bias))
             states.append(state)

@@ -32,7 +32,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
 
 
 def smoothed_cross_entropy(logits: Tensor, target: Tensor, epsilon: float) -> Tuple[Tensor, Tensor]:
-    """The loss of fairseq's ``label_smoothed_cross_entropy``, with ε = 0 the negative log-likelihood.
+    """The loss of fairseq's ``label_smoothed_cross_entropy``; with ε = 0, the negative log-likelihood.
 
     Args:
         logits: (positions, vocabulary)

@@ -1,4 +1,4 @@
-"""Linear layers that a CPU computes by oneDNN, where torch's MKL is slow."""
+"""Linear layers that a CPU computes by oneDNN if torch's MKL is slow."""
 
 import re
 from functools import lru_cache
@@ -14,12 +14,12 @@ _MIN_ROWS = 32
 _MIN_MULTIPLY_ADDS = 1 << 22
 _PROCESSORS = Path("/proc/cpuinfo")
 
-# Whether torch.compile runs the code. torch before 2.1 does not say so, and then oneDNN ends a compiled graph.
+# Whether torch.compile runs the code. torch before 2.1 cannot tell; there, oneDNN ends a compiled graph.
 _is_compiling: Callable[[], bool] = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
-    """torch's ``linear``, the same up to rounding; large products in float32 on some CPUs by oneDNN.
+    """torch's ``linear``, the same up to rounding. On some CPUs, oneDNN computes large products in float32.
 
     Args:
         x: (..., input dim)
@@ -40,29 +40,29 @@ def _is_for_onednn(x: Tensor, weight: Tensor) -> bool:
     rows = x.shape[:-1].numel()
     if rows < _MIN_ROWS or rows * weight.numel() < _MIN_MULTIPLY_ADDS:
         return False
-    return onednn_is_faster() and bool(torch.backends.mkldnn.enabled) and not _is_autocast()  # that is in bfloat16
+    return onednn_is_faster() and bool(torch.backends.mkldnn.enabled) and not _is_autocast()  # autocast is bfloat16
 
 
 @lru_cache(maxsize=None)
 def onednn_is_faster() -> bool:
-    """Whether large products are faster by oneDNN than by torch's MKL: on x86 processors of other makers than Intel,
-    for which MKL before 2021 (torch before 2.0) has no fast code.
+    """Whether oneDNN computes large products faster than torch's MKL. It does on x86 processors of makers other than
+    Intel, for which MKL before 2021 (torch before 2.0) has no fast code.
 
-    A rule, and no measurement at the start, so that the rounding is the same in each run. What it rests on was measured
-    (docs/decisions.md).
+    This is a fixed rule, not a measurement at the start, so that the rounding is the same in each run. The rule rests
+    on measurements (docs/decisions.md).
     """
     has_both = torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()
     return has_both and maker_of_processor() not in ("GenuineIntel", "") and 0 < year_of_mkl() < 2021
 
 
 def year_of_mkl() -> int:
-    """The year in the version of torch's MKL; 0 where torch does not say it."""
+    """The year in the version of torch's MKL; 0 if torch does not report the version."""
     match = re.search(r"Math Kernel Library Version (\d+)", torch.__config__.show())
     return int(match.group(1)) if match else 0
 
 
 def maker_of_processor() -> str:
-    """The maker of an x86 processor, such as ``AuthenticAMD``; empty elsewhere than on Linux."""
+    """The maker of an x86 processor, such as ``AuthenticAMD``; empty on systems other than Linux."""
     try:
         lines = _PROCESSORS.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -77,14 +77,14 @@ def _is_autocast() -> bool:
 
 
 class Linear(nn.Linear):
-    """torch's linear layer, by :func:`linear`."""
+    """torch's linear layer, computed by :func:`linear`."""
 
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)
 
 
 def replace_linear(model: nn.Module) -> None:
-    """Make every ``nn.Linear`` of a model a :class:`Linear` where that can be faster; parameters, also shared ones,
+    """Turn every ``nn.Linear`` of a model into a :class:`Linear` if that can be faster. Parameters, also shared ones,
     stay what they are."""
     if not onednn_is_faster():
         return

@@ -1,4 +1,4 @@
-"""Where a decoder layer normalises: the one module that reads the norm order."""
+"""Where a decoder layer normalizes: the one module that reads the norm order."""
 
 from enum import Enum
 from typing import Callable, NamedTuple
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class NormOrder(Enum):
-    """The place of layer normalisation (ln) in a sublayer f with its residual connection.
+    """The place of layer normalization (ln) in a sublayer f with its residual connection.
 
     ======  ==================  ====================================
     order   x' is               known as
@@ -24,7 +24,7 @@ class NormOrder(Enum):
 
 
 class SublayerNorm(NamedTuple):
-    """The layer normalisation of one sublayer, applied where the norm order has it."""
+    """The layer normalization of one sublayer, applied in the place that the norm order gives it."""
 
     order: NormOrder
     norm: Callable[[Tensor], Tensor]
@@ -34,11 +34,11 @@ class SublayerNorm(NamedTuple):
         return self.norm(x) if self.order is NormOrder.PRE else x
 
     def add(self, x: Tensor, branch: Tensor) -> Tensor:
-        """The residual connection: x plus the sublayer's result, normalised where the norm order has it."""
+        """The residual connection: x plus the sublayer's result, normalized as the norm order says."""
         if self.order is NormOrder.POST:
             return self.norm(x + branch)
         return x + self.branch(branch)
 
     def branch(self, branch: Tensor) -> Tensor:
-        """The sublayer's result when it is not added to x but is a context of its own, as the source context s."""
+        """The sublayer's result when it is not added to x but is a context of its own, such as the source context s."""
         return branch if self.order is NormOrder.PRE else self.norm(branch)

@@ -20,7 +20,7 @@ from fairseq_ctxgates.modules.attention import (
 from fairseq_ctxgates.modules.interpolation import interpolate
 from fairseq_ctxgates.parts import LayerInput, Returned, SourceContextPart
 
-STATE_NAME = "relation_attention"  # where the incremental state has one for attention over h'
+STATE_NAME = "relation_attention"  # the entry of the incremental state for attention over h'
 
 
 class RelationFusion(nn.Module):
@@ -33,8 +33,8 @@ class RelationFusion(nn.Module):
     transform    W [ŝ; s̃] + b
     ===========  ==============================================================================
 
-    But for ``linear``, which has no parameters, each starts as the mean of the two contexts, so that a sentence without
-    relations has its ordinary context at first.
+    Except for ``linear``, which has no parameters, each starts as the mean of the two contexts, so that a sentence
+    without relations has its ordinary context at first.
 
     Args:
         kind: the name in the table
@@ -90,7 +90,7 @@ class RelationContext(SourceContextPart):
 
     Args:
         fusion: of the two contexts
-        attention: over h', which starts in a warm start as a copy of attention over the sentence; None: the layer's
+        attention: over h'; a warm start makes it a copy of the layer's attention over the sentence. None: the layer's
             attention over the sentence reads h' too
     """
 
@@ -102,8 +102,8 @@ class RelationContext(SourceContextPart):
         self.attention = attention
 
     def forward(self, query: Tensor, source: Tensor, layer_input: LayerInput) -> Tuple[Tensor, Returned]:
-        """See :meth:`SourceContextPart.forward`. Without a relation encoding the ordinary one takes its place (Compare
-        Fusion)."""
+        """See :meth:`SourceContextPart.forward`. If there is no relation encoding, the ordinary one takes its place
+        (Compare Fusion)."""
         sentence = layer_input.sentence
         relation = EncodedSentence(layer_input.added.get("relation_out", sentence.states), sentence.padding_mask)
         return self.fusion(source, self.relation_context(query, relation, layer_input)), {}
@@ -130,7 +130,8 @@ class MultiplyingAttention(RenamedAttention):
 
         softmax(M ⊙ q kᵀ / √d_k) v
 
-    so that positions outside the mask have the score 0, and padding has none. Parameters are those of fairseq's.
+    so that positions outside the mask have the score 0. Padding is masked out. The parameters are those of fairseq's
+    attention.
     """
 
     def forward(
@@ -143,8 +144,8 @@ class MultiplyingAttention(RenamedAttention):
         need_weights: bool = True,
         **kwargs: object,
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """As fairseq's, but for the mask, (batch · heads, length, length), bool, true outside of M. The weights are
-        their mean over the heads, (batch, length, length)."""
+        """As fairseq's, except that the mask is (batch · heads, length, length), bool, true outside of M. The weights
+        that are returned are the mean over the heads, (batch, length, length)."""
         if attn_mask is None:
             kwargs.update(key_padding_mask=key_padding_mask, need_weights=need_weights)
             return super().forward(query, key, value, **kwargs)

@@ -27,35 +27,35 @@ class RelationFusionConfig(FairseqDataclass):
     relation_fusion: FusionChoice = field(  # type: ignore[valid-type]
         default="none",
         metadata={
-            "help": "encode the source once more, with words that see only the words of their factual relations, and "
-            "fuse it into the decoder this way (Li, Zhu et al. 2022); the data directory needs the stream of `ctxgates "
-            "relations`"
+            "help": "encode the source once more, so that words see only the words of their factual relations, and "
+            "fuse this relation encoding into the decoder in this way (Li, Zhu et al. 2022); the data directory needs "
+            "the stream of `ctxgates relations`"
         },
     )
     relation_layers: Optional[str] = field(
         default=None,
-        metadata={"help": "the decoder layers that it is fused into: all, 6 or 1,3-5; default: the top one"},
+        metadata={"help": "the decoder layers with the fusion: all, 6 or 1,3-5; default: the top layer"},
     )
     relation_lambda: float = field(
-        default=0.4, metadata={"help": "weight of the relation context in the fusion linear, between 0 and 1"}
+        default=0.4, metadata={"help": "with --relation-fusion linear: weight of the relation context, from 0 to 1"}
     )
     relation_mask_operation: MaskOperationChoice = field(  # type: ignore[valid-type]
         default="fill",
         metadata={
-            "help": "what the relation mask does to the scores of attention outside of the mask: minus infinity "
-            "(fill), or they are multiplied by 0 (multiply, the product of equation 7)"
+            "help": "what happens to attention scores outside the relation mask: they become minus infinity (fill), or "
+            "are multiplied by 0 (multiply, the product of equation 7)"
         },
     )
     separate_relation_attention: bool = field(
         default=False,
         metadata={
-            "help": "attend to the relation encoding with parameters of its own; default: those of the attention over "
-            "the sentence"
+            "help": "attend to the relation encoding with separate parameters; default: with those of the attention "
+            "over the sentence"
         },
     )
     relation_ablation: AblationChoice = field(  # type: ignore[valid-type]
         default="none",
-        metadata={"help": "ablation: the relation encoding is the ordinary one (compare)"},
+        metadata={"help": "ablation: fuse the ordinary encoding in place of the relation encoding (compare)"},
     )
 
 

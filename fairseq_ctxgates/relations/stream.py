@@ -34,7 +34,7 @@ MaskChoice = ChoiceEnum(["pair", "word", "shifted"])
 
 @dataclass
 class RelationsConfig(FairseqDataclass):
-    """What the stream adds to the task's options."""
+    """The options that the stream adds to the task."""
 
     load_relations: bool = field(
         default=False, metadata={"help": "load the relations that `ctxgates relations` extracted"}
@@ -42,8 +42,8 @@ class RelationsConfig(FairseqDataclass):
     relation_mask: Optional[MaskChoice] = field(  # type: ignore[valid-type]
         default=None,
         metadata={
-            "help": "which words see each other in the relation encoding: those that stand in one tuple (pair), or all "
-            "that stand in any (word), or as a control those that stand a random number of tokens after those of pair "
+            "help": "which words see each other in the relation encoding: the words of one tuple (pair), the words of "
+            "all tuples (word), or as a control the words a random number of tokens after those of one tuple "
             "(shifted); default: pair in training, then what the model was trained with"
         },
     )
@@ -60,7 +60,7 @@ class RelationsConfig(FairseqDataclass):
     )
     corenlp_url: Optional[str] = field(
         default=None,
-        metadata={"help": "the CoreNLP server of --relation-extractor, or several, a,b; default: one is started"},
+        metadata={"help": "the CoreNLP server of --relation-extractor, or several as a,b; default: one is started"},
     )
 
 
@@ -96,7 +96,7 @@ class Relations(SideStream[RelationsConfig]):
 
     @classmethod
     def check_models(cls, options: RelationsConfig, task_options: TaskOptions, required: AbstractSet[str]) -> None:
-        """Raise UserError where options about relations are given to models that read none, or contradict others."""
+        """Raise UserError if options about relations are given to models that read none, or contradict others."""
         if options.load_relations and cls.name not in required:
             raise UserError(
                 "--load-relations needs a model that reads them: --arch fra_transformer, or --relation-fusion, and no "
@@ -117,8 +117,8 @@ class Relations(SideStream[RelationsConfig]):
 
     @classmethod
     def command(cls, split: Split, data: Optional[str] = None) -> str:
-        """As the stream of another split was made; else with CoreNLP's OpenIE, which is for English, or its
-        dependency trees."""
+        """The command with the options that another split's stream was made with. If there is no such stream: with
+        CoreNLP's OpenIE for English, and with its dependency trees for other languages."""
         made = next((options for options in map(cls._options_of, cls.other_splits(split)) if options), {})
         is_english = split.source_lang.lower().startswith("en")
         extractor = made.get("extractor", "corenlp-openie" if is_english else "corenlp-dependencies")
@@ -135,7 +135,7 @@ class Relations(SideStream[RelationsConfig]):
 
     @classmethod
     def _options_of(cls, split: Split) -> Dict[str, Any]:
-        """The options that a split's stream was made with, if it is whole."""
+        """The options that a split's stream was made with, if the stream is whole; otherwise none."""
         try:
             metadata: Dict[str, Any] = load_whole_metadata(split.stream_prefix(cls.name))
         except (UserError, OSError):
@@ -145,10 +145,10 @@ class Relations(SideStream[RelationsConfig]):
 
     @classmethod
     def check_rows(cls, rows: MMapIndexedDataset, split: Split) -> None:
-        """Raise UserError unless every row is tuples of positions in its sentence, end of sentence left out."""
+        """Raise UserError unless every row holds tuples of positions in its sentence, end of sentence left out."""
         super().check_rows(rows, split)
         path = f"{split.stream_prefix(cls.name)}.bin"
-        source = split.load_language(split.source_lang)  # named, because its sizes are gone with it
+        source = split.load_language(split.source_lang)  # in a variable, because its sizes are gone with it
         sizes, words = np.asarray(rows.sizes), np.asarray(source.sizes) - 1
         with open(path, "rb") as stream:
             for start in range(0, len(sizes), CHECKED_AT_ONCE):
@@ -189,7 +189,7 @@ class Relations(SideStream[RelationsConfig]):
     def add_to_batch(self, batch: Batch) -> None:
         """Add M of each sentence, (batch, source length, source length), bool, all true where it has no tuples."""
         tokens, padding = batch["net_input"]["src_tokens"], self.dataset.src_dict.pad()
-        # Of the batch as it is: sentences may have been cut (--truncate-source), or padded to some multiple.
+        # From the batch itself: sentences may have been cut (--truncate-source), or padded to some multiple.
         lengths = tokens.ne(padding).sum(dim=1).tolist()
         size = tokens.size(1)
         masks = np.ones((len(lengths), size, size), dtype=bool)  # at padding too, so that there is something to see
@@ -218,13 +218,13 @@ def _first_wrong_row(packed: np.ndarray, sizes: np.ndarray, words: np.ndarray) -
     is_wrong = (packed < END_OF_TUPLE) | (packed >= words[row_of])
     last = np.cumsum(sizes)[sizes > 0] - 1
     is_wrong[last] |= ~is_end[last]
-    is_wrong |= is_end & np.concatenate([[True], is_end[:-1]])[: len(is_end)]  # a tuple of no words
+    is_wrong |= is_end & np.concatenate([[True], is_end[:-1]])[: len(is_end)]  # a tuple without words
     return int(row_of[np.argmax(is_wrong)]) if is_wrong.any() else None
 
 
 def pack_tuples(tuples: Sequence[Sequence[int]]) -> np.ndarray:
-    """The row of a sentence: the token positions of each tuple, from 0, and after each END_OF_TUPLE; (row length,)
-    int32. Tuples without positions are left out."""
+    """The row of a sentence: the token positions of each tuple, from 0, followed by END_OF_TUPLE; (row length,) int32.
+    Tuples without positions are left out."""
     packed = [position for positions in tuples if len(positions) for position in (*positions, END_OF_TUPLE)]
     return np.array(packed, dtype=np.int32)
 
@@ -233,9 +233,9 @@ def relation_mask(row: np.ndarray, length: int, across_tuples: bool = False) -> 
     """Which positions of a sentence may see each other in its relation encoding (Li, Zhu et al. 2022, section 3.1).
 
     Args:
-        row: the sentence's tuples, of :func:`pack_tuples`; positions that ``--truncate-source`` has cut off count
-            nothing
-        length: how many tokens there are, end of sentence included
+        row: the sentence's tuples, from :func:`pack_tuples`; positions that ``--truncate-source`` has cut off are
+            ignored
+        length: the number of tokens, end of sentence included
         across_tuples: whether i sees j if each of them is in any tuple; otherwise both must be in the same one
 
     Returns:
@@ -255,9 +255,11 @@ def relation_mask(row: np.ndarray, length: int, across_tuples: bool = False) -> 
 
 
 def shift_mask(mask: np.ndarray, sentence: np.ndarray) -> np.ndarray:
-    """The mask of relations, moved along the sentence, around its end: as many tokens see each other, and the spans of
-    the tuples stay whole, but they are not of words that have a relation. By how many tokens it is moved is random, and
-    decided by the sentence alone. End of sentence stays, and so does the mask of a single word.
+    """The relation mask, moved along the sentence, and from its end back to the beginning.
+
+    As many tokens see each other as before, and the spans of the tuples stay whole, but they are not spans of words
+    that have a relation. The number of tokens by which the mask moves is random, and depends on the sentence alone. End
+    of sentence stays in its place, and so does the mask of a single word.
 
     Args:
         mask: M, (length, length), bool
@@ -275,7 +277,7 @@ def shift_mask(mask: np.ndarray, sentence: np.ndarray) -> np.ndarray:
 
 @functools.lru_cache(maxsize=None)
 def _open_extractor(name: str, language: str, urls: Optional[str]) -> "RelationExtractor":
-    """The extractor of these options, which lives as long as the process: starting a server takes seconds."""
+    """The extractor of these options. It lives as long as the process, because starting a server takes seconds."""
     from fairseq_ctxgates.relations.extraction.build import build_extractor
 
     extractor = build_extractor(name, language, urls.split(",") if urls else ())

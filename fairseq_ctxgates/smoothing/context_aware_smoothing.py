@@ -35,7 +35,7 @@ class ContextOfWords(nn.Module, ABC):
     def forward(self, words: Tensor) -> Tensor:
         """
         Args:
-            words: v of the words asked for, of the n before the first and the m after the last of them,
+            words: v of the words asked for, of the n words before the first and of the m words after the last of them,
                 (batch, embed dim, n + length + m)
 
         Returns:
@@ -86,7 +86,7 @@ class ConvolutionalContextOfWords(ContextOfWords):
         dim: width of the embeddings and of L
         before, after: see :class:`ContextOfWords`
         width: k
-        activation: ψ and φ, of which the slides have σ for φ
+        activation: ψ and φ; the slides have σ for φ
     """
 
     def __init__(self, dim: int, before: int, after: int, width: int, activation: Activation) -> None:
@@ -95,7 +95,7 @@ class ConvolutionalContextOfWords(ContextOfWords):
         self.output = nn.Conv1d(dim, dim, 1)  # W_3, b_3
         _init(self.convolution, inputs=width * dim)
         _init(self.output, inputs=dim)
-        # What each L reads, as numbers of words from j - n on. Word j itself is not in the window.
+        # The words that each L reads, numbered from j - n on. Word j itself is not in the window.
         window = [word for word in range(before + 1 + after) if word != before]
         self.groups = list(zip(*(window[first:] for first in range(width))))
 
@@ -111,7 +111,7 @@ class ConvolutionalContextOfWords(ContextOfWords):
         kernels = self.convolution.weight.split(1, dim=-1)  # W_2^1, ..., W_2^k
         terms = [F.conv1d(words, kernels[0], self.convolution.bias), *(F.conv1d(words, part) for part in kernels[1:])]
         length = words.size(-1) - self.before - self.after
-        # By how far the group's words are from its first: neighbours, or with j between them.
+        # By the distances of the group's words from its first: they are neighbours, or have j between them.
         by_distances: Dict[Tuple[int, ...], Tensor] = {}
         features = []
         for group in self.groups:
@@ -132,7 +132,7 @@ def _sum_apart(terms: List[Tensor], distances: Tuple[int, ...]) -> Tensor:
 
 
 def _init(part: nn.Conv1d, inputs: int) -> None:
-    """Xavier initialisation of (a part of) a matrix with so many columns; the bias zero."""
+    """Xavier initialization of (a part of) a matrix with ``inputs`` columns; the bias is zero."""
     bound = math.sqrt(6 / (inputs + part.out_channels))
     nn.init.uniform_(part.weight, -bound, bound)
     if part.bias is not None:
@@ -143,10 +143,10 @@ class ContextAwareSmoothing(EmbeddingPart):
     """Smooths embeddings (Chen et al. 2017): a network makes a vector from the words around a word, and the vector
     replaces the word's embedding or is added to it.
 
-    The window holds the words of the sequence as the model has them, also end of sentence, with which the decoder
-    begins, and <unk> with its own embedding, not with a vector from its own context. The window is zero beyond both
-    ends of the sentence. Padding is not part of a sentence, so a sentence has the same vectors in any batch and with
-    padding on either side. The embedding of padding does not change.
+    The window holds the words of the sequence as the model has them. They include end of sentence, with which the
+    decoder begins, and <unk>, which has its own embedding there, not a vector from its own context. The window is zero
+    beyond both ends of the sentence. Padding is not part of a sentence, so a sentence has the same vectors in any batch
+    and with padding on either side. The embedding of padding does not change.
 
     Args:
         network: makes the vectors
@@ -154,7 +154,7 @@ class ContextAwareSmoothing(EmbeddingPart):
         unknown: smooth this word only; None: all words
         add: add the vector to the embedding, else replace it
         embed_scale: factor by which the model later multiplies these embeddings. The network reads and makes scaled
-            embeddings, so that its vectors are of their size
+            embeddings, so that its vectors are of the same size
     """
 
     def __init__(
@@ -181,8 +181,8 @@ class ContextAwareSmoothing(EmbeddingPart):
             smoothed = self.combine(embeddings, self.vectors(words))
             return torch.where(tokens.ne(self.padding).unsqueeze(-1), smoothed, embeddings)
 
-        # A batch without unknown words runs the network on nothing: its parameters then have gradients of zero, as
-        # distributed training asks for.
+        # A batch without unknown words runs the network on an empty input: its parameters then have gradients of zero,
+        # as distributed training requires.
         row, column = tokens.eq(self.unknown).nonzero(as_tuple=True)
         window = torch.arange(self.before + 1 + self.after, device=tokens.device)
         vectors = self.vectors(words[row.unsqueeze(1), column.unsqueeze(1) + window]).squeeze(1)

@@ -35,17 +35,17 @@ class SmoothingConfig(FairseqDataclass):
         },
     )
     smoothing_side: SideChoice = field(  # type: ignore[valid-type]
-        default="encoder", metadata={"help": "whose input words: the encoder's, the decoder's or both"}
+        default="encoder", metadata={"help": "smooth the input words of the encoder, of the decoder, or of both"}
     )
     smoothing_words: WordsChoice = field(  # type: ignore[valid-type]
         default="unknown",
-        metadata={"help": "which words: only those that are not in the vocabulary (unknown), or all of them"},
+        metadata={"help": "smooth only the words that are not in the vocabulary (unknown), or all words"},
     )
     smoothing_combine: Optional[CombineChoice] = field(  # type: ignore[valid-type]
         default=None,
         metadata={
-            "help": "what becomes of a word's own embedding: the learned vector replaces it, or is added to it; "
-            "default: replace for unknown words, add for all words (where the slides replace, which loses the word)"
+            "help": "whether the learned vector replaces a word's own embedding or is added to it; default: replace "
+            "for unknown words, add for all words (where the slides replace, which loses the word)"
         },
     )
     smoothing_window: int = field(
@@ -57,7 +57,7 @@ class SmoothingConfig(FairseqDataclass):
     )
     smoothing_activation: ActivationChoice = field(  # type: ignore[valid-type]
         default="tanh",
-        metadata={"help": "the non-linear function of both networks (the slides write σ, which never is negative)"},
+        metadata={"help": "the non-linear function of both networks (the slides write σ, which is never negative)"},
     )
 
 

@@ -21,18 +21,18 @@ def wanted_alignment(args: Any, post_process: Optional[str]) -> Optional[str]:
 
     Args:
         args: options of generation, as a task is given them
-        post_process: of ``--remove-bpe``
+        post_process: the value of ``--remove-bpe``
 
     Raises:
-        UserError: unknown words cannot be replaced with the other options.
+        UserError: ``--replace-unk`` cannot be combined with another of the options.
     """
     printed = plain(getattr(args, "print_alignment", None)) or None
     if getattr(args, "replace_unk", None) is None:
         return printed  # type: ignore[return-value]
     reasons = {
         "--score-reference": getattr(args, "score_reference", False),  # there is no translation
-        "--print-alignment soft": printed == "soft",  # one word takes the place of another
-        "--remove-bpe": post_process,  # it reads the data word by word
+        "--print-alignment soft": printed == "soft",  # one source word replaces a target word
+        "--remove-bpe": post_process,  # --replace-unk reads the data word by word
     }
     for option, is_given in reasons.items():
         if is_given:
@@ -44,11 +44,12 @@ _OF_FAIRSEQ = ("src_tokens", "src_lengths", "prev_output_tokens")  # of a model'
 
 
 class Alignment(List[Tuple[int, int]]):
-    """Pairs of the numbers of a source and a target token, for each target token in order, as ``--print-alignment``
-    goes through them. ``alignment[i]`` is the source token of target token i alone, as ``--replace-unk`` reads it."""
+    """Pairs of the numbers of a source token and a target token, for each target token in order, as
+    ``--print-alignment`` goes through them. ``alignment[i]`` is only the number of the source token of target token i,
+    as ``--replace-unk`` reads it."""
 
     def __getitem__(self, target: int) -> int:  # type: ignore[override]
-        # A source of nothing but the end of sentence, of number 0, has no pairs.
+        # A source that is only the end of sentence, token 0, has no pairs.
         return super().__getitem__(target)[0] if self else 0
 
 
@@ -63,7 +64,7 @@ class AlignmentGenerator(SequenceGeneratorWithAlignment):
         self.is_hard = print_alignment == "hard"
 
     def generate(self, models: Sequence[BaseFairseqModel], sample: Dict[str, Any], **options: Any) -> Any:
-        """As fairseq's; hard alignments are each an :class:`Alignment`."""
+        """As fairseq's; each hard alignment is an :class:`Alignment`."""
         net_input = sample["net_input"]
         self.model.streams = {name: value for name, value in net_input.items() if name not in _OF_FAIRSEQ}
         self.model.sentences = len(net_input["src_tokens"])
@@ -75,9 +76,10 @@ class AlignmentGenerator(SequenceGeneratorWithAlignment):
 
 
 class _Ensemble(EnsembleModelWithAlignment):
-    """The models, with the inputs of side streams for those that are run once more over the translations.
+    """The models, which are run once more over the translations, with the inputs of side streams for those that read
+    them.
 
-    ``streams``: the inputs of a batch, by name. ``sentences``: how many it has.
+    ``streams``: the inputs from side streams of a batch, by name. ``sentences``: the number of sentences in the batch.
     """
 
     streams: Mapping[str, object] = MappingProxyType({})
@@ -87,7 +89,7 @@ class _Ensemble(EnsembleModelWithAlignment):
         """The mean of the models' attention, (rows, target length, source length).
 
         Args:
-            src_tokens: (rows, source length), with k beams of each sentence, which are neighbours
+            src_tokens: (rows, source length); the k beams of a sentence are neighbours
             src_lengths: (rows,)
             prev_output_tokens: (rows, target length)
         """
@@ -95,7 +97,7 @@ class _Ensemble(EnsembleModelWithAlignment):
         rows = torch.arange(self.sentences, device=src_tokens.device).repeat_interleave(beams)
         attention = []
         for model in self.models:
-            if isinstance(model, ContextModel):  # whose beams share the encoding: streams have a row for a sentence
+            if isinstance(model, ContextModel):  # streams have a row for each sentence: its beams share the encoding
                 encoder_out = model.encoder(src_tokens[::beams], src_lengths[::beams], **self.streams)
                 _, extra = model.decode(prev_output_tokens, model.encoder.reorder_encoder_out(encoder_out, rows))
             else:

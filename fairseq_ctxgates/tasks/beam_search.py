@@ -1,4 +1,4 @@
-"""The work of fairseq's beam search that can be left out: what it finds is the same up to rounding and equal scores."""
+"""A beam search that leaves out unneeded work of fairseq's: it finds the same, up to rounding and equal scores."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from fairseq_ctxgates.modules.attention import IncrementalState
 
 
 class WordsFirstBeamSearch(BeamSearch):
-    """fairseq's beam search, which first finds the words that can be among the best continuations.
+    """fairseq's beam search, except that it first finds the words that can be among the best continuations.
 
-    The best k continuations of a sentence's beams have at most k words: the k best by their best beam. So the search
-    for the best is over the vocabulary, not over beams times the vocabulary.
-    Among continuations of equal scores it may choose others than fairseq's.
+    The best k continuations of a sentence's beams use at most k different words: the k words with the highest scores on
+    their best beams. So the best are searched among the vocabulary, not among beams times the vocabulary. Among
+    continuations of equal scores, it may choose others than fairseq does.
     """
 
     def step(
@@ -32,12 +32,12 @@ class WordsFirstBeamSearch(BeamSearch):
         """The best continuations.
 
         Args:
-            step: how many tokens the beams have
-            lprobs: (sentences, beams, words), of the next word
-            scores: (sentences, beams, step), of the beams after each token
+            step: the number of tokens that the beams have
+            lprobs: (sentences, beams, words), the log-probabilities of the next word
+            scores: (sentences, beams, step), the scores of the beams after each token
 
         Returns:
-            scores, words and beams of the continuations, the best first, (sentences, 2 · beams)
+            the scores, words and beams of the continuations, the best first, each (sentences, 2 · beams)
         """
         _, beams, vocabulary = lprobs.shape
         count = 2 * beams
@@ -52,10 +52,11 @@ class WordsFirstBeamSearch(BeamSearch):
 
 
 class BeamEnsemble(EnsembleModel):
-    """fairseq's ensemble, which takes the first step of a search once for each sentence.
+    """fairseq's ensemble, except that it computes the first step of a search only once for each sentence.
 
-    At that step a sentence's beams are all the same, and fairseq computes each. Models of ours have a row for each
-    sentence until it is done; others may rely on the number of rows, as the attention of fairseq's BART does.
+    At the first step, all beams of a sentence are the same, but fairseq computes each. Our models have one row for each
+    sentence until that step is done. Other models may rely on the number of rows, as the attention of fairseq's BART
+    does, so they are run as in fairseq.
     """
 
     def forward_encoder(self, net_input: Dict[str, Any]) -> Optional[List[EncoderOut]]:
@@ -66,7 +67,7 @@ class BeamEnsemble(EnsembleModel):
         return _OfSentences(encoder_outs, len(net_input["src_tokens"]))
 
     def reorder_encoder_out(self, encoder_outs: Optional[List[EncoderOut]], new_order: Tensor) -> List[EncoderOut]:
-        """As fairseq's, called before the first step to make beams of each sentence, and after each step."""
+        """As fairseq's. It is called before the first step, to make the beams of each sentence, and after each step."""
         if isinstance(encoder_outs, _OfSentences):
             if encoder_outs.of_beams is None:
                 encoder_outs.of_beams = new_order
@@ -100,8 +101,8 @@ class BeamEnsemble(EnsembleModel):
 
 
 class _OfSentences(List[EncoderOut]):
-    """What each model has encoded of so many sentences, before the first step is done. ``of_beams``: the sentence of
-    each beam, (beams,), once they are known."""
+    """The output of each model's encoder for this number of sentences, until the first step is done. ``of_beams``: the
+    sentence of each beam, (beams,), once the beams are known."""
 
     def __init__(self, encoder_outs: List[EncoderOut], sentences: int) -> None:
         super().__init__(encoder_outs)

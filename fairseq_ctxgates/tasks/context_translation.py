@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class _OwnConfig(TranslationConfig):
-    # Read from the other groups of the configuration, not options of their own.
+    # These values come from other groups of the configuration; they are not options of the task.
     path: Optional[str] = II("common_eval.path")
     model_overrides: str = II("common_eval.model_overrides")
     post_process: Optional[str] = II("common_eval.post_process")
@@ -75,14 +75,14 @@ class ContextTranslationTask(TranslationTask):
         super().__init__(cfg, src_dict, tgt_dict)
         self._models: List[BaseFairseqModel] = []
         self.streams = TaskStreams(cfg, self._models)
-        self._trains = False  # the last model was built to be trained
+        self._trains = False  # whether the last model was built to be trained
         self._model_options: List[ModelOptions] = []
         self._training_data: Optional[SideStreamDataset] = None
         self._saved_options = SavedOptions(cfg, SAVED_OPTIONS)
-        self._loads: Dict[str, Callable[[], None]] = {}  # how the splits but train were loaded
+        self._loads: Dict[str, Callable[[], None]] = {}  # how splits other than train were loaded
         self._workers = LoaderWorkers()
         self._lines = InteractiveLines()
-        self._pass = TranslationPass()  # the one at hand
+        self._pass = TranslationPass()  # the current pass
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
         """Load a split as fairseq does, and join the side streams to it.
@@ -92,19 +92,19 @@ class ContextTranslationTask(TranslationTask):
         """
         keep_freed_memory()
         self._refuse_given(options_without_effect(trains=True, has_criterion=True), "fairseq-interactive")
-        # fairseq hands over the options of training when it is done with training.
+        # Outside of training, fairseq passes the options of training as task_cfg.
         is_train = split == self.cfg.train_subset and "task_cfg" not in kwargs
         if is_train:
             self._check_not_validated_on(split)
             self._go_on_as_trained()
-            if self._training_data is None:  # before the first epoch only
+            if self._training_data is None:  # only before the first epoch
                 turns = range(1, len(utils.split_paths(self.cfg.data)) + 1)
                 self.streams.check_directories([part for turn in turns for part in self._parts(split, turn, combine)])
         else:
             self._loads[split] = functools.partial(self.load_dataset, split, epoch, combine, **kwargs)
         parts = self._parts(split, epoch if is_train else 1, combine)
         if self.streams.wanted():
-            for part in parts:  # before fairseq fails on damaged files with an error that names none
+            for part in parts:  # otherwise fairseq fails on a damaged file with an error that does not name it
                 for lang in (self.cfg.source_lang, self.cfg.target_lang):
                     if lang == self.cfg.source_lang or _is_there(part, lang):
                         part.load_language(lang)
@@ -114,8 +114,8 @@ class ContextTranslationTask(TranslationTask):
             self._training_data = self.datasets[split]
 
     def _check_not_validated_on(self, split: str) -> None:
-        """Raise UserError where a split is trained and validated on: fairseq has one dataset for both, in which streams
-        leave sentences out and change others at random."""
+        """Raise UserError if the model would be trained and validated on the same split: fairseq has one dataset for
+        both, in which streams leave out some sentences and change others at random."""
         if self.streams.wanted() and not self.cfg.disable_validation and split in self.cfg.valid_subset.split(","):
             raise UserError(
                 f"--valid-subset {self.cfg.valid_subset} names the split that is trained on, whose side streams "
@@ -123,8 +123,8 @@ class ContextTranslationTask(TranslationTask):
             )
 
     def _go_on_as_trained(self) -> None:
-        """Give a model whose checkpoint fairseq has loaded for training the input that it was trained on, unless the
-        options say otherwise. By then fairseq has loaded the validation data, so these are loaded again.
+        """If fairseq has loaded a checkpoint to train on from, give its model the input that it was trained on, unless
+        the options say otherwise. By then fairseq has loaded the validation data, so these are loaded again.
 
         Raises:
             UserError: training is resumed with options that contradict the checkpoint.
@@ -145,17 +145,17 @@ class ContextTranslationTask(TranslationTask):
                 load()
 
     def _refuse_given(self, names: AbstractSet[str], command: str) -> None:
-        """Raise UserError where one of these options is given, which are for another command."""
+        """Raise UserError if one of these options, which are for another command, is given."""
         for name in sorted(names):
             if getattr(self.cfg, name) != getattr(_DEFAULTS, name):
                 raise UserError(f"{as_flag(name)} is for {command}: here it would do nothing, leave it out")
 
     def required_streams(self) -> Set[str]:
-        """The names of the streams that the models at hand require, whatever the options say."""
+        """The names of the streams that the task's models require, whatever the options say."""
         return self.streams.required()
 
     def state_dict(self) -> Dict[str, Any]:
-        """What a checkpoint keeps of the task: the options by which its model reads its input."""
+        """What a checkpoint keeps of the task: the options that its model's input depends on."""
         return {**super().state_dict(), **self.streams.input_options()}
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
@@ -163,7 +163,7 @@ class ContextTranslationTask(TranslationTask):
         this for every checkpoint that it translates with.
 
         Raises:
-            UserError: of an ensemble's models one was trained on another input.
+            UserError: the models of an ensemble were trained on different inputs.
         """
         state = dict(state_dict)
         self._saved_options.take_from(state)
@@ -172,7 +172,7 @@ class ContextTranslationTask(TranslationTask):
     def get_interactive_tokens_and_lengths(
         self, lines: List[str], encode_fn: Callable[[str], str]
     ) -> Tuple[List[Tensor], List[int]]:
-        """What fairseq-interactive, and nothing else, calls for each buffer: documents go on from one to the next."""
+        """Called only by fairseq-interactive, for each buffer: documents go on from one buffer to the next."""
         self._refuse_given(TRANSLATION_OPTIONS, "fairseq-generate")
         self._lines.begin_buffer()
         tokens_and_lengths: Tuple[List[Tensor], List[int]] = super().get_interactive_tokens_and_lengths(
@@ -183,8 +183,8 @@ class ContextTranslationTask(TranslationTask):
     def build_dataset_for_inference(
         self, src_tokens: List[Tensor], src_lengths: List[int], constraints: Optional[Tensor] = None
     ) -> LineDataset:
-        """Lines to translate, with the streams that can be made from them: those of a buffer of fairseq-interactive, or
-        a list, which is a document of its own."""
+        """Lines to translate, with the streams that can be made from them. The lines are those of a buffer of
+        fairseq-interactive, or a list, which is a document of its own."""
         dataset = super().build_dataset_for_inference(src_tokens, src_lengths, constraints)
         lines = LineDataset(dataset, self.streams.of_lines(dataset, self._lines.before))
         lines.is_translated = True
@@ -198,8 +198,8 @@ class ContextTranslationTask(TranslationTask):
     def inference_step(
         self, generator: Any, models: Sequence[BaseFairseqModel], sample: Dict[str, Any], *args: Any, **kwargs: Any
     ) -> Any:
-        """Translate a batch as fairseq does, one of fairseq-interactive with the inputs that it has dropped, after the
-        translations that it continues."""
+        """Translate a batch as fairseq does, but after the translations that the batch continues. A batch of
+        fairseq-interactive gets back the inputs that fairseq-interactive has dropped."""
         if self._lines.dataset is not None:
             sample = self._lines.dataset.restore_inputs(sample, with_numbers=self._pass.context is not None)
         if isinstance(generator, SequenceScorer):
@@ -221,18 +221,18 @@ class ContextTranslationTask(TranslationTask):
         return [first, *takewhile(lambda other: _is_there(other, languages[0]), others)]
 
     def build_model(self, cfg: FairseqDataclass, from_checkpoint: bool = False) -> BaseFairseqModel:
-        """Build a model as fairseq does, at the start of training from the checkpoint of ``--warm-start``.
+        """Build a model as fairseq does. At the start of training, apply ``--warm-start``.
 
         Raises:
-            UserError: that checkpoint does not fit, or options contradict each other.
+            UserError: the checkpoint of ``--warm-start`` does not fit, or options contradict each other.
         """
         model = super().build_model(cfg, from_checkpoint)
         self._models.append(model)
         self._trains = not from_checkpoint
         self._model_options.append(ModelOptions.of(model, cfg))
-        if from_checkpoint and not isinstance(model, ContextModel):  # which ignores what it does not read
+        if from_checkpoint and not isinstance(model, ContextModel):  # ours ignore inputs that they do not read
             _ignore_streams(model)
-        # What a stream makes longer is made no longer than every model can read.
+        # A stream makes sentences longer only up to what every model can read.
         source, target = _max_positions(model)
         self.cfg.max_source_positions = int(min(self.cfg.max_source_positions, source))
         self.cfg.max_target_positions = int(min(self.cfg.max_target_positions, target))
@@ -244,8 +244,8 @@ class ContextTranslationTask(TranslationTask):
         return model
 
     def can_reuse_epoch_itr(self, dataset: SideStreamDataset) -> bool:
-        """No: batches are seeded by the epoch in which they are made. Made anew in each, they are the same in a resumed
-        run."""
+        """Always false: batches are seeded by the epoch in which they are made. Because they are made anew in each
+        epoch, a resumed run has the same batches."""
         return False
 
     def get_batch_iterator(self, dataset: Any, *args: Any, required_batch_size_multiple: int = 1, **kwargs: Any) -> Any:
@@ -262,7 +262,7 @@ class ContextTranslationTask(TranslationTask):
             if isinstance(dataset, SideStreamDataset):
                 dataset.is_translated = bool(self.cfg.path or self.cfg.eval_bleu)
         if dataset is not self._training_data:
-            # fairseq's main drops what exceeds a multiple (its issue 5036); every line shall be translated.
+            # fairseq's main branch drops what exceeds a multiple (fairseq's issue 5036), but no line may be dropped.
             required_batch_size_multiple = 1
         kwargs["required_batch_size_multiple"] = required_batch_size_multiple
         self._workers.end_before(dataset)
@@ -271,10 +271,10 @@ class ContextTranslationTask(TranslationTask):
         return iterator
 
     def build_criterion(self, cfg: FairseqDataclass, *others: Any, **kwargs: Any) -> FairseqCriterion:
-        """Build a criterion, once the options of model, task and criterion are known not to contradict each other.
+        """Build a criterion, after checking that the options of model, task and criterion do not contradict each other.
 
         Raises:
-            UserError: they do.
+            UserError: they contradict each other.
         """
         self._refuse_given(TRANSLATION_OPTIONS, "fairseq-generate")
         # fairseq-validate takes the options of task and criterion from the checkpoint too.
@@ -294,7 +294,11 @@ class ContextTranslationTask(TranslationTask):
         extra_gen_cls_kwargs: Optional[Dict[str, Any]] = None,
         **kwargs: Any,
     ) -> Any:
-        """Build what translates; raises UserError where the options contradict each other or what the models are."""
+        """Build the generator of translations.
+
+        Raises:
+            UserError: the options contradict each other, or do not suit the models.
+        """
         is_scored = getattr(args, "score_reference", False)
         if self._models:  # else it is the generator of --eval-bleu, which is built with the first model
             self._check_options()
@@ -318,10 +322,10 @@ class ContextTranslationTask(TranslationTask):
         return generator
 
     def _check_options(self, overridable: AbstractSet[str] = frozenset()) -> None:
-        """Raise UserError where the options contradict what the models are, or each other.
+        """Raise UserError where the options do not suit the models, or contradict each other.
 
         Args:
-            overridable: options of others than the models that the command reads from ``--model-overrides``
+            overridable: options, besides those of the models, that the command reads from ``--model-overrides``
         """
         overrides = ast.literal_eval(self.cfg.model_overrides or "{}")
         refuse_unread_overrides(overrides, self._model_options, overridable)
@@ -329,7 +333,7 @@ class ContextTranslationTask(TranslationTask):
 
 
 def task_option_names(*, has_criterion: bool, reads_lines: bool = False) -> Set[str]:
-    """The names of the task's options that do something in a command that runs a trained model with the checkpoint's
+    """The names of the task's options that have an effect in a command that runs a trained model with the checkpoint's
     task; see :meth:`SideStream.options_without_effect`."""
     configs = (TranslationConfig, *(stream.Config for stream in STREAMS))
     names = {option.name for config in configs for option in fields(config)} - {"_name"}
@@ -338,8 +342,8 @@ def task_option_names(*, has_criterion: bool, reads_lines: bool = False) -> Set[
 
 
 def _check_trainable(model: ContextModel) -> None:
-    """Raise UserError for an option that would do nothing in training, or an ablation that leaves parameters without
-    gradients."""
+    """Raise UserError for an option that would have no effect in training, or for an ablation that leaves parameters
+    without gradients."""
     for message in model.unread_options.values():
         raise UserError(message)
     for mechanism in model.mechanisms:
@@ -359,13 +363,14 @@ def _is_there(split: Split, lang: str) -> bool:
 
 
 def _max_positions(model: BaseFairseqModel) -> Tuple[float, float]:
-    """The greatest lengths of source and target that a model reads."""
+    """The greatest lengths of source and target that a model can read."""
     positions = model.max_positions()
-    return positions if isinstance(positions, tuple) else (math.inf, math.inf)  # others have no source of their own
+    return positions if isinstance(positions, tuple) else (math.inf, math.inf)  # other models have no separate source
 
 
 def _ignore_streams(model: BaseFairseqModel) -> None:
-    """Let a model of fairseq's own stand in an ensemble beside one that reads side streams: both get the same batch."""
+    """Let one of fairseq's own models be in an ensemble with a model that reads side streams: both get the same
+    batch."""
     names = {name for stream in STREAMS for name in stream.inputs}
 
     def without_streams(forward: Callable) -> Callable:

@@ -21,9 +21,9 @@ Hypothesis = Dict[str, Any]
 class ContinuingGenerator(SequenceGenerator):
     """fairseq's generator, which also finds translations that continue the tokens in ``sample["target_context"]``.
 
-    The decoder reads these tokens first. The search, its scores and what it returns are of the translation alone: the
-    length penalty, ``--min-len`` and ``--max-len-a/-b`` count from the translation's beginning. Without that key it is
-    fairseq's.
+    The decoder reads these tokens first. The search, its scores and what it returns concern the translation alone: the
+    length penalty, ``--min-len`` and ``--max-len-a/-b`` count from the translation's beginning. For a sample without
+    that key it does what fairseq's generator does.
     """
 
     max_len_a: float
@@ -34,13 +34,13 @@ class ContinuingGenerator(SequenceGenerator):
         super().__init__(_Ensemble(models), tgt_dict, **options)
         if type(self.search) is BeamSearch:
             self.search.__class__ = WordsFirstBeamSearch
-        # In the search an end of sentence ends a translation, so there the beginning of sentence, which no text has,
-        # stands for one in the context.
+        # In the search, an end of sentence ends a translation. Those of the context are therefore replaced by the
+        # beginning-of-sentence symbol, which no text has.
         self.stand_in = tgt_dict.bos()
         self.longest_translation: Optional[int] = None  # while translations continue a context
 
     def check(self) -> None:
-        """Raise UserError for options of the search that cannot be used where translations continue a context."""
+        """Raise UserError for options of the search that cannot be used when translations continue a context."""
         refused = {
             "--no-repeat-ngram-size": self.repeat_ngram_blocker is not None,
             "--lm-path": self.lm_model is not None,
@@ -54,8 +54,8 @@ class ContinuingGenerator(SequenceGenerator):
                 raise UserError(f"{option}: not with a model that reads the preceding translations; leave it out")
 
     def generate(self, models: Sequence[BaseFairseqModel], sample: Dict[str, Any], **options: Any) -> Any:
-        """As fairseq's; raises UserError as :meth:`check`, for prefixes of the translations, and for a least length
-        above the greatest."""
+        """As fairseq's; raises UserError as :meth:`check` does, for prefixes of the translations, and if the minimum
+        length is above the maximum length."""
         context: Optional[Tensor] = sample.get(CONTEXT)
         if context is None:
             return super().generate(models, sample, **options)
@@ -73,7 +73,7 @@ class ContinuingGenerator(SequenceGenerator):
             return super().generate(models, sample, **options)
         lengths = context.ne(self.pad).sum(dim=1)
         self.longest_translation = longest
-        # At its last step the search ends all translations of a batch; each has ended by itself before.
+        # At its last step the search ends all translations of a batch; by then each has ended by itself.
         steps = int((lengths + self._longest(lengths)).max()) + 1
         prefix = torch.nn.functional.pad(context, (0, steps - context.size(1)), value=self.pad)
         self.max_len_a, self.max_len_b = 0, steps
@@ -87,15 +87,15 @@ class ContinuingGenerator(SequenceGenerator):
         return [self._without_context(hypotheses, length) for hypotheses, length in zip(found, lengths.tolist())]
 
     def _longest(self, context_lengths: Tensor) -> Tensor:
-        """How many tokens a translation may have after contexts of these lengths: what ``--max-len-a`` and ``-b`` say,
-        and no more than the models have positions for."""
+        """How many tokens a translation may have after contexts of these lengths: as many as ``--max-len-a`` and ``-b``
+        allow, but no more than the models have positions for."""
         assert self.longest_translation is not None
         return (self.max_len - 2 - context_lengths).clamp(max=self.longest_translation)
 
     def _prefix_tokens(
         self, step: int, lprobs: Tensor, scores: Tensor, tokens: Tensor, prefix_tokens: Tensor, beam_size: int
     ) -> Tuple[Tensor, Tensor, Tensor]:
-        """In the context its next token alone is possible, and costs nothing. After it this limits the lengths."""
+        """Within the context, only its next token is possible, at no cost. After it, the length is limited."""
         if self.longest_translation is None:
             found: Tuple[Tensor, Tensor, Tensor] = super()._prefix_tokens(
                 step, lprobs, scores, tokens, prefix_tokens, beam_size
@@ -110,7 +110,7 @@ class ContinuingGenerator(SequenceGenerator):
         suppressed = getattr(self, "token_indices_to_suppress", None)
         if suppressed is not None:
             lprobs[:, suppressed] = float("-inf")
-        # No indexing by a mask, for which a GPU would be waited for.
+        # Not by indexing with a mask, for which the host would have to wait for the GPU.
         lprobs.masked_fill_((is_context | is_last)[:, None], float("-inf"))
         lprobs[:, self.eos] = ends.masked_fill(is_context, float("-inf"))
         words = words[:, None]
@@ -131,7 +131,8 @@ class ContinuingGenerator(SequenceGenerator):
 
 
 class _Ensemble(BeamEnsemble):
-    """The models, which read one token where the search has another."""
+    """The models, which read one token in place of another one that the search has: ``reads_as`` is (the search's
+    token, the models' token)."""
 
     reads_as: Optional[Tuple[int, int]] = None
 

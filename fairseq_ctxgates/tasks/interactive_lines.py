@@ -13,9 +13,11 @@ from fairseq_ctxgates.data.side_stream_dataset import SideStreamDataset
 
 
 class LineDataset(SideStreamDataset):
-    """The lines of a buffer of fairseq-interactive, which rebuilds each batch from ``src_tokens`` and ``src_lengths``
-    and drops the rest. It is done with one batch before it asks for the next, so the last one handed out is the one
-    that it translates."""
+    """The lines of a buffer of fairseq-interactive.
+
+    fairseq-interactive rebuilds each batch from ``src_tokens`` and ``src_lengths``, and drops its other inputs. It
+    finishes one batch before it asks for the next, so the batch that it translates is the one handed out last.
+    """
 
     _handed_out: Optional[Batch] = None
 
@@ -24,11 +26,11 @@ class LineDataset(SideStreamDataset):
         return self._handed_out
 
     def restore_inputs(self, sample: Batch, with_numbers: bool) -> Batch:
-        """A batch that fairseq-interactive rebuilt from the one handed out last, with what it dropped; another batch as
-        it is.
+        """If fairseq-interactive rebuilt this batch from the one handed out last, the batch with the inputs that it
+        dropped; otherwise the batch unchanged.
 
         Args:
-            with_numbers: also with the numbers of the lines, where diverse beam search would expect those of the rows
+            with_numbers: also add the numbers of the lines, where diverse beam search would expect those of the rows
         """
         source, handed_out = sample["net_input"]["src_tokens"], (self._handed_out or {}).get("net_input", {})
         if "src_tokens" not in handed_out or not torch.equal(handed_out["src_tokens"], source.cpu()):
@@ -40,11 +42,11 @@ class LineDataset(SideStreamDataset):
 
 
 class InteractiveLines:
-    """What is read a buffer at a time, each going on where the last one ended.
+    """Lines that are read a buffer at a time. Each buffer goes on where the last one ended.
 
     Attributes:
-        dataset: the lines at hand
-        before: the token ids of the last lines before these
+        dataset: the current lines
+        before: the token ids of the last lines before them
     """
 
     def __init__(self) -> None:
@@ -53,12 +55,12 @@ class InteractiveLines:
         self._last: List[Tensor] = []
 
     def begin_buffer(self) -> None:
-        """Let the lines that are read next follow those read last."""
+        """Let the lines that are read next follow the current lines."""
         self.before = self._last
 
     def read(self, tokens: Sequence[Tensor], dataset: LineDataset, context_size: int) -> None:
-        """Make these the lines at hand, of which the last ones, as many as a model reads, may be followed by others. A
-        list that no buffer begins is a document of its own."""
+        """Make these the current lines, and keep the last ones, as many as a model reads, for lines that follow. Lines
+        that are read without :meth:`begin_buffer` are a document of their own."""
         self.dataset = dataset
         self._last = [*self.before, *tokens][-context_size:]
         self.before = []

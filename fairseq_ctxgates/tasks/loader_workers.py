@@ -6,12 +6,12 @@ from typing import Any, List
 
 
 class LoaderWorkers:
-    """Ends the workers of iterators over a dataset whose epoch is over, or that gave way to another one before
+    """Ends the workers of iterators over a dataset whose epoch is over, or that a new iterator replaced before its end
     (``--max-valid-steps``).
 
-    fairseq keeps them for the iterator's next epoch. Where each epoch has an iterator of its own they would stay until
-    the garbage collector finds them, which may be in any later process that was forked, and waits for each worker up
-    to five seconds, as its queue may be gone before it.
+    fairseq keeps the workers for the iterator's next epoch. If each epoch has an iterator of its own, they would stay
+    until the garbage collector finds them. That may be in any process that is forked later, and takes up to five
+    seconds for each worker, because the worker's queue may be gone before the worker.
     """
 
     def __init__(self) -> None:
@@ -23,8 +23,8 @@ class LoaderWorkers:
             self._iterators.append(iterator)
 
     def end_before(self, dataset: Any) -> None:
-        """End the workers of all whose last batch was read, and of all over this dataset, for which a new iterator is
-        to be made. An iterator that is used again starts new ones."""
+        """End the workers of all iterators whose last batch was read, and of all iterators over this dataset, for which
+        a new iterator is to be made. An iterator that is used again starts new workers."""
         ended = [one for one in self._iterators if one.dataset is dataset or one.next_epoch_idx > one.epoch]
         self._iterators = [iterator for iterator in self._iterators if iterator not in ended]
         for loader in (iterator.dataloader for iterator in ended if iterator.dataloader is not None):

@@ -1,4 +1,4 @@
-"""The check of ``--model-overrides``, of which fairseq ignores what nothing reads."""
+"""The check of ``--model-overrides``: fairseq ignores its keys that nothing reads."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ from fairseq_ctxgates.models.warm_start import WarmStartConfig
 
 
 class ModelOptions(NamedTuple):
-    """The names of a trained model's options, and of those among them that do nothing in this model, what the user is
-    told."""
+    """The names of a trained model's options and, for options that have no effect in this model, the message for the
+    user."""
 
     names: Set[str]
     unread: Mapping[str, str]
 
     @classmethod
     def of(cls, model: BaseFairseqModel, cfg: FairseqDataclass) -> ModelOptions:
-        """Those of a model of any class that was built from a configuration."""
+        """The options of a model, of any class, that was built from this configuration."""
         return cls(_option_names(cfg) - _options_of_training(), getattr(model, "unread_options", {}))
 
     def reads(self, name: str) -> bool:
-        """Whether the model does something with the option of this name."""
+        """Whether the option of this name has an effect in the model."""
         return name in self.names and name not in self.unread
 
 
 def _options_of_training() -> Set[str]:
-    """What a trained model does not read: its name, which its parameters decide, and the options of how it began."""
+    """The options that a trained model does not read: its name, which is settled by its parameters, and the options for
+    the start of training."""
     of_mechanisms = (name for mechanism in all_mechanisms() for name in mechanism.initial_options)
     return {"_name", "arch", *(option.name for option in fields(WarmStartConfig)), *of_mechanisms}
 
@@ -51,11 +52,11 @@ def _option_names(cfg: FairseqDataclass) -> Set[str]:
 def refuse_unread_overrides(
     overrides: Iterable[str], models: Collection[ModelOptions], others: AbstractSet[str] = frozenset()
 ) -> None:
-    """Raise UserError for a key of ``--model-overrides`` that none of the models reads: with a mistyped ablation the
+    """Raise UserError for a key of ``--model-overrides`` that none of the models reads: with a mistyped ablation, the
     full model would run.
 
     Args:
-        others: further options that are read from there
+        others: further options that are read from ``--model-overrides``
     """
     for key in overrides:
         if key not in others and not any(model.reads(key) for model in models):

@@ -1,4 +1,4 @@
-"""The task's options that a checkpoint keeps, because its model reads its input by them."""
+"""The task's options that a checkpoint keeps, because its model's input depends on them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fairseq_ctxgates.models.input_options import Values
 
 
 class SavedOptions:
-    """Gives a task the values of these options that its checkpoints were trained with, where none were given.
+    """Gives a task the values that its checkpoints were trained with, for those of these options that are not given.
 
     Args:
         cfg: the task's options, before any is taken from a checkpoint
-        differs: the names of those that checkpoints keep, and whether a model that was trained without one reads
-            another input, see :attr:`~fairseq_ctxgates.data.side_stream.SideStream.saved_options`
+        differs: for each option that checkpoints keep, whether a model that was trained without it reads another input;
+            see :attr:`~fairseq_ctxgates.data.side_stream.SideStream.saved_options`
     """
 
     def __init__(self, cfg: FairseqDataclass, differs: Mapping[str, bool]) -> None:
@@ -30,7 +30,7 @@ class SavedOptions:
         """Take the options out of the task's state in a checkpoint, one of those to translate with.
 
         Raises:
-            UserError: of an ensemble's models one was trained on another input.
+            UserError: the models of an ensemble were trained on different inputs.
         """
         trained = {name: state.pop(name, None) for name in self.differs}
         if not self._trained_with and not self.cfg.path:  # torch.hub: the task is the first checkpoint's
@@ -48,12 +48,12 @@ class SavedOptions:
             setattr(self.cfg, name, values.pop())
 
     def go_on_with(self, trained: Values) -> None:
-        """Take the options of the checkpoint that training goes on from."""
+        """Take the options from the checkpoint that training goes on from."""
         for name in self.not_given:
             setattr(self.cfg, name, trained[name])
 
     def check_as_trained(self, given: Values, trained: Values) -> None:
-        """Raise UserError where a resumed training is given another value of an option than its checkpoint was trained
+        """Raise UserError if a resumed training is given another value of an option than its checkpoint was trained
         with."""
         for name, differs in self.differs.items():
             value, before = given[name], trained[name]

@@ -1,4 +1,4 @@
-"""The side streams of a task: which of them its options and its models ask for, and whether these go together."""
+"""The side streams of a task: which ones its options and its models ask for, and whether they go together."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from fairseq_ctxgates.models.input_options import Values
 logger = logging.getLogger(__name__)
 
 STREAMS: Tuple[Type[SideStream], ...] = tuple(stream for mechanism in all_mechanisms() for stream in mechanism.streams)
-# What only fairseq-generate needs, and what a checkpoint keeps, see SideStream.
+# The options that only fairseq-generate needs, and those that a checkpoint keeps; see SideStream.
 TRANSLATION_OPTIONS = {name for stream in STREAMS for name in stream.translation_options}
 SAVED_OPTIONS = {name: differs for stream in STREAMS for name, differs in stream.saved_options.items()}
 
 
 class TaskStreams:
-    """The streams that a task's options ask for, or that the models require which the task has built.
+    """The streams that a task's options ask for, or that the task's models require.
 
     Args:
         cfg: the task's options, which may change
-        models: those that the task has built, of which more may follow; fairseq's own read no streams
+        models: the models that the task has built, to which more may be added; fairseq's own models read no streams
     """
 
     def __init__(self, cfg: FairseqDataclass, models: Sequence[BaseFairseqModel]) -> None:
@@ -46,7 +46,7 @@ class TaskStreams:
         return [model for model in self._models if isinstance(model, ContextModel)]
 
     def options_of(self, stream: Type[SideStream]) -> FairseqDataclass:
-        """A stream's options, of the task's."""
+        """A stream's options, taken from those of the task."""
         return options_from(stream.Config, self.cfg)
 
     def wanted(self) -> List[Type[SideStream]]:
@@ -64,13 +64,13 @@ class TaskStreams:
         return max([*of_models, *(stream.context_size(self.options_of(stream)) for stream in STREAMS)])
 
     def input_options(self) -> Values:
-        """The options by which the models read their input, as checkpoints keep them."""
+        """The options that the models' input depends on, as checkpoints keep them."""
         required = self.required()
         saved = [stream.values_to_save(self.options_of(stream), required) for stream in STREAMS]
         return {name: value for values in saved for name, value in values.items()}
 
     def target_context(self, dictionary: Dictionary) -> Optional[TargetContext]:
-        """What translations continue in a new pass over the data, if they continue anything."""
+        """The text that translations continue in a new pass over the data, if they continue any."""
         contexts = (stream.target_context(self.options_of(stream), dictionary) for stream in self.wanted())
         return next((context for context in contexts if context is not None), None)
 
@@ -79,8 +79,8 @@ class TaskStreams:
 
         Args:
             dataset: as fairseq loaded it
-            splits: those that fairseq joined to it, of which it repeats the first one ``upsample_primary`` times
-            name: what the log calls it
+            splits: the splits that fairseq joined to it; fairseq repeats the first one ``upsample_primary`` times
+            name: the name of the dataset in the log
             is_train: whether the dataset is trained on
 
         Raises:
@@ -101,14 +101,14 @@ class TaskStreams:
         return SideStreamDataset(dataset, streams, mask)
 
     def check_directories(self, splits: Sequence[Split]) -> None:
-        """Raise UserError where the training data are in several directories and a stream is not beside all of these
-        splits, made in the same way."""
+        """If the training data are in several directories, raise UserError unless each stream exists for all of these
+        splits and was made in the same way."""
         if len({split.data_dir for split in splits}) > 1:
             for stream in self.wanted():
                 stream.check_directories(splits)
 
     def of_lines(self, dataset: LanguagePairDataset, lines_before: Sequence[Tensor]) -> List[SideStream]:
-        """The streams that can be made from lines, see :meth:`SideStream.from_interactive_lines`."""
+        """The streams that can be made from lines; see :meth:`SideStream.from_interactive_lines`."""
         size = self.context_size()
         made = (
             stream.from_interactive_lines(dataset, lines_before, self.options_of(stream), self.cfg, size)
@@ -117,11 +117,11 @@ class TaskStreams:
         return [stream for stream in made if stream is not None]
 
     def check(self, trains: bool) -> None:
-        """Raise UserError where the options contradict what the models are, or each other.
+        """Raise UserError where the options do not suit the models, or contradict each other.
 
         Args:
-            trains: whether the models are trained: the options of a training that is over may ask for what an ablation
-                does not read
+            trains: whether the models are trained; options from a finished training may ask for streams that an
+                ablation does not read
         """
         known = self.required()
         if not trains:
@@ -131,7 +131,7 @@ class TaskStreams:
         self._check_positions()
 
     def _check_positions(self) -> None:
-        """Raise UserError where one stream changes the sentences in which another one, or an alignment, names
+        """Raise UserError if one stream changes the sentences in which another stream, or an alignment, names
         positions."""
         wanted = self.wanted()
         changing = [stream for stream in wanted if stream.changes_source]
@@ -147,7 +147,7 @@ class TaskStreams:
             )
 
     def check_criterion(self, name: str) -> None:
-        """Raise UserError where a stream is wanted that only another criterion than this one reads."""
+        """Raise UserError if a wanted stream is read only by criterions other than this one."""
         for stream in self.wanted():
             if stream.criterions and name not in stream.criterions:
                 raise UserError(
@@ -162,7 +162,7 @@ class TaskStreams:
 
 
 def _training_mask(streams: Sequence[SideStream], split: str) -> Optional[np.ndarray]:
-    """Which sentences all streams let into training; None: all sentences."""
+    """Which sentences are trained on because no stream leaves them out; None: all sentences."""
     masks = {stream: mask for stream, mask in ((one, one.training_mask()) for one in streams) if mask is not None}
     mask = np.logical_and.reduce(list(masks.values())) if masks else np.ones(1, dtype=bool)
     if mask.all():
@@ -176,6 +176,6 @@ def _training_mask(streams: Sequence[SideStream], split: str) -> Optional[np.nda
 
 
 def options_without_effect(*, trains: bool, has_criterion: bool, reads_lines: bool = False) -> Set[str]:
-    """The streams' options that do nothing in a command, see :meth:`SideStream.options_without_effect`."""
+    """The streams' options that have no effect in a command; see :meth:`SideStream.options_without_effect`."""
     command = {"trains": trains, "has_criterion": has_criterion, "reads_lines": reads_lines}
     return {name for stream in STREAMS for name in stream.options_without_effect(**command)}

@@ -17,8 +17,8 @@ class TranslationPass:
     """One pass over the data.
 
     Args:
-        context: what the translations continue; None: nothing
-        is_shared_out: whether several processes share out the data
+        context: the text that the translations continue; None if they continue none
+        is_shared_out: whether the data are divided among several processes
     """
 
     def __init__(self, context: Optional[TargetContext] = None, is_shared_out: bool = False) -> None:
@@ -26,7 +26,7 @@ class TranslationPass:
         self.is_shared_out = is_shared_out
 
     def check_alone(self) -> None:
-        """Raise UserError where translations continue others, which another process makes."""
+        """Raise UserError if translations continue others that another process makes."""
         if self.context is not None and self.context.is_translated and self.is_shared_out:
             raise UserError(
                 "a model that reads the preceding translations translates in one process: leave out --num-shards, give "
@@ -34,10 +34,10 @@ class TranslationPass:
             )
 
     def add_context(self, generator: Any, batch: Batch) -> None:
-        """Add to a batch what its translations continue, as :class:`ContinuingGenerator` takes it.
+        """Add to a batch the text that its translations continue, as :class:`ContinuingGenerator` reads it.
 
         Raises:
-            UserError: the generator is another one, or as :meth:`check_alone`.
+            UserError: the generator is not a :class:`ContinuingGenerator`, or as :meth:`check_alone`.
         """
         if self.context is None:
             return
@@ -47,6 +47,6 @@ class TranslationPass:
         batch[CONTEXT] = self.context.tokens(batch, longest=generator.max_len // 2)
 
     def keep(self, batch: Batch, found: Sequence[Any]) -> None:
-        """Keep the best translation of each sentence of a batch for those that continue it."""
+        """Keep the best translation of each sentence of a batch for the translations that continue it."""
         if self.context is not None:
             self.context.keep(batch, [hypotheses[0]["tokens"] for hypotheses in found])

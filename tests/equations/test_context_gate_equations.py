@@ -188,7 +188,7 @@ def test_gate_replaced_by_the_sum(order: str, is_stock: bool) -> None:
     if is_stock:
         assert difference < 1e-6
     else:
-        # Stock normalises the sum, the gated layer its source part.
+        # Stock normalizes the sum, the gated layer its source part.
         assert difference > 1e-2
 
 

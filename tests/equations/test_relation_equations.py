@@ -68,7 +68,7 @@ def check(found: Tensor, expected: Any, words: Tensor = WORDS) -> None:
 @pytest.mark.parametrize("order", ["post", "pre"])
 @torch.no_grad()
 def test_encoder_computes_what_the_paper_says(operation: str, order: str) -> None:
-    """Both encodings, h and h', in every layer's order of normalisation."""
+    """Both encodings, h and h', in every layer's order of normalization."""
     options: dict[str, Any] = {"encoder_layers": 2, "encoder_normalize_before": order == "pre"}
     model = make_model("fra_transformer", relation_mask_operation=operation, **options)
     reference = ReferenceTransformer(model, order, side="encoder")

@@ -224,7 +224,7 @@ def check_same_translations(found: Dict[int, Hypothesis], expected: Dict[int, Hy
 
 
 def parameters(checkpoint: Path) -> Dict[str, Tensor]:
-    """A checkpoint's parameters, without the buffers, which fairseq 0.12.2 leaves uninitialised."""
+    """A checkpoint's parameters, without the buffers, which fairseq 0.12.2 leaves uninitialized."""
     state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))["model"]
     return {name: value for name, value in state.items() if not name.endswith(("_float_tensor", "version"))}
 

@@ -31,7 +31,7 @@ class ReferenceTransformer:
 
     Args:
         model: whose parameters are read
-        order: of normalisation: post, pre or inner
+        order: of normalization: post, pre or inner
         activation: of the feed-forward networks
         side: decoder or encoder
         fusion: how relations are fused, and in which layers, from 1
@@ -137,7 +137,7 @@ class ReferenceTransformer:
         return self.norm(f"{name}_layer_norm", x) if self.order == "pre" else x
 
     def add(self, name: str, x: Array, branch: Array) -> Array:
-        """A sublayer's input plus its output, normalised in the layer's order."""
+        """A sublayer's input plus its output, normalized in the layer's order."""
         if self.order == "post":
             return self.norm(f"{name}_layer_norm", x + branch)
         return x + (branch if self.order == "pre" else self.norm(f"{name}_layer_norm", branch))

@@ -71,12 +71,12 @@ class TypeStatistics(NamedTuple):
 class CountingBlock:
     """A unit of work: consecutive target types whose pairs are counted from the text in the scratch folder.
 
-    index: of the block, from 0
+    index: the number of the block, from 0
     first: the first target type
     occurrences (types): the number of sentences with each type
     pairs: the number of pairs to count, in both tables
-    parts: in how many parts of the text, one after another, because the contexts of a type do not fit in memory; more
-        than one for a single type only
+    parts: the number of parts of the text that are counted one after another, because the contexts of a type do not fit
+        in memory; more than one only for a block of a single type
     widths, capacities: for each of the two tables, see :func:`tally_contexts`
     min_count: pairs with a lower count are left out
     """
@@ -249,7 +249,7 @@ def make_blocks(
     size = statistics.occurrences * OCCURRENCE_BYTES + distinct.max(axis=0) * PAIR_BYTES
     work = statistics.pairs.sum(axis=0)
     num_blocks = max(1, min(8 * workers, int(work.sum()) // PAIRS_AT_ONCE))
-    parts_of_text = math.ceil(statistics.sentences * OCCURRENCE_BYTES / memory)  # a type is in a sentence once
+    parts_of_text = math.ceil(statistics.sentences * OCCURRENCE_BYTES / memory)  # a type counts once in a sentence
     return [
         CountingBlock(
             scratch=scratch.absolute(),  # another process may have another working directory
@@ -325,7 +325,7 @@ def tally_block(
 
 def tally_row(block: CountingBlock, source: Sentences, target: Sentences, preceding: np.ndarray) -> Iterator[Pairs]:
     """As :func:`tally_block` for all sentences, for a single type that is in too many of them to be counted at once."""
-    columns = [np.empty(0, smallest_dtype(width)) for width in block.widths]  # in the order in which they come
+    columns = [np.empty(0, smallest_dtype(width)) for width in block.widths]  # in the order of first occurrence
     counts = [np.zeros(width, np.int64) for width in block.widths]
     for first, last in divide_evenly(len(target.start) - 1, block.parts):
         ids = target.ids[target.start[first] : target.start[last]]

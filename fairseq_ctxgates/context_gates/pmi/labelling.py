@@ -142,7 +142,7 @@ def label_split(
     executor: Optional[Executor] = None,
     show_progress: bool = False,
 ) -> Generator[Sentences, None, None]:
-    """Label all target tokens of a split with the tables in ``folder``, some sentences after the other.
+    """Label all target tokens of a split with the tables in ``folder``, one section of the text after the other.
 
     Args:
         split: a split with the dictionaries of the tables (see :func:`check_split`)
@@ -151,7 +151,7 @@ def label_split(
         memory, workers, executor: as in :func:`count_tables`
 
     Yields:
-        labels in the place of token ids, uint8
+        a section's sentences, with labels in the place of token ids, uint8
     """
     # Another process may have another working directory.
     split, folder = replace(split, data_dir=split.data_dir.absolute()), folder.absolute()
@@ -178,7 +178,7 @@ def label_split(
                     positions = np.fromfile(block.part_path("positions"), np.int64)
                     labels[positions - begin] = np.fromfile(block.part_path("labels"), np.uint8)
                 yield Sentences(labels, start[first : last + 1] - begin)
-                del labels  # before there is room for those of the next section
+                del labels  # to make room for those of the next section
 
 
 def make_blocks(
@@ -204,8 +204,8 @@ def make_blocks(
 def divide_text(
     text: Sentences, types: int, most_occurrences: float, most_tokens: float, first: int = 0, last: Optional[int] = None
 ) -> Iterator[Tuple[Tuple[int, int], np.ndarray]]:
-    """Divide sentences into consecutive sections, by halves, until no type occurs too often in a section, and a section
-    has not too many tokens; one of a single sentence may have more.
+    """Divide sentences into consecutive sections, by halves, until no type occurs more than ``most_occurrences`` times
+    in a section, and no section has more than ``most_tokens`` tokens. A section of a single sentence may exceed both.
 
     Args:
         first, last: the first of the sentences, and the one after the last

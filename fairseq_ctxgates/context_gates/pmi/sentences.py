@@ -41,7 +41,7 @@ def starts(sizes: np.ndarray) -> np.ndarray:
 
 
 class StartsFile:
-    """Writes the array of :func:`starts` to a file piece by piece: of a large corpus it has gigabytes."""
+    """Writes the array of :func:`starts` to a file piece by piece, because for a large corpus it has gigabytes."""
 
     def __init__(self, path: Path) -> None:
         self._file = open(path, "wb")
@@ -55,7 +55,7 @@ class StartsFile:
         self._end = int(ends[-1]) if len(ends) else self._end
 
     def close(self) -> None:
-        """Close the file, which is complete then."""
+        """Close the file, which is then complete."""
         self._file.close()
 
 
@@ -77,8 +77,8 @@ class TextFile(NamedTuple):
 
 
 def text_files(split: Split, scratch: Path, name: str = "text") -> Tuple[TextFile, TextFile]:
-    """Source and target of a split that fairseq binarized, with new files ``<name>.LANG`` in a scratch folder for where
-    their sentences begin: in memory that would be 8 bytes a sentence in each process."""
+    """Source and target of a split that fairseq binarized. Where their sentences begin is written to new files
+    ``<name>.LANG`` in a scratch folder: in memory it would take 8 bytes a sentence in each process."""
     return _text_file(split, split.source_lang, scratch, name), _text_file(split, split.target_lang, scratch, name)
 
 
@@ -122,7 +122,7 @@ def count_types(ids: np.ndarray, size: int) -> np.ndarray:
 
 
 def divide_evenly(count: int, parts: int) -> Sequence[Tuple[int, int]]:
-    """Divide so many rows into at most so many consecutive blocks ``(first, last + 1)`` of about equal size."""
+    """Divide ``count`` rows into at most ``parts`` consecutive blocks ``(first, last + 1)`` of about equal size."""
     bounds = np.linspace(0, count, max(1, min(parts, count)) + 1).astype(np.int64).tolist()
     return list(zip(bounds[:-1], bounds[1:]))
 

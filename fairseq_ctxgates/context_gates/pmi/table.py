@@ -22,8 +22,8 @@ COUNTS = ("marginal", "frequency")
 STRATEGIES = ("max", "mean")
 MEASURES = ("pmi", "npmi")
 REMEDY = "run: ctxgates gate-labels"
-PAIRS_AT_ONCE = 1 << 22  # that are looked at together
-# The arrays of a stored table, and which types they may have.
+PAIRS_AT_ONCE = 1 << 22  # the number of pairs that are looked at together
+# The arrays of a stored table, and the types that they may have.
 DTYPES = {
     "metadata": ("uint8",),
     "row_counts": ("int64",),
@@ -179,8 +179,8 @@ class PMITable:
             verify: read the whole file, and check its checksums and all pairs
 
         Raises:
-            UserError: the file is missing or damaged, or its arrays do not make a table: compiled code reads them
-                without checks
+            UserError: the file is missing or damaged, or its arrays do not make a table (which is checked because
+                compiled code reads them without checks)
         """
         if not path.exists():
             raise UserError(f"{path} not found; {REMEDY} (of several data directories, a:b, the first has the tables)")
@@ -201,8 +201,8 @@ class PMITable:
 
 
 def check_ids(ids: np.ndarray, types: int) -> None:
-    """Raise ValueError for token ids that a table with so many types does not have: compiled code looks them up without
-    checks."""
+    """Raise ValueError for token ids that a table with this number of types does not have, because compiled code looks
+    them up without checks."""
     if len(ids) and not 0 <= ids.min() <= ids.max() < types:
         raise ValueError(f"token ids from {ids.min()} to {ids.max()}, but the table has {types} types")
 
@@ -230,7 +230,8 @@ def check_rows(counts: PMICounts) -> None:
 
 
 def check_pairs(counts: PMICounts) -> None:
-    """Raise ValueError unless each pair has a column of the table and a count above 0, as have its row and column."""
+    """Raise ValueError unless each pair has a column of the table, and its count and those of its row and column are
+    above 0."""
     if np.any(counts.row_counts[counts.row_start[:-1] < counts.row_start[1:]] < 1):
         raise ValueError("a row with pairs has no row_counts")
     for first in range(0, len(counts.columns), PAIRS_AT_ONCE):

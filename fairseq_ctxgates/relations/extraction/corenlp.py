@@ -96,7 +96,7 @@ class CoreNLPExtractor(RelationExtractor):
 
     @contextmanager
     def _least_busy_server(self, failed: Optional[CoreNLPServer]) -> Iterator[CoreNLPServer]:
-        """A server for one request: another than the one that failed on it, if there is another."""
+        """A server for one request; not the server that failed on the request, if there are others."""
         with self._lock:
             others = [server for server in self._servers if server is not failed]
             server = min(others or self._servers, key=lambda server: server.requests_in_progress)
@@ -108,8 +108,8 @@ class CoreNLPExtractor(RelationExtractor):
                 server.requests_in_progress -= 1
 
     def _blame(self, server: CoreNLPServer) -> None:
-        """Count a failure on a sentence that another server parsed. A server that has fallen ill often fails fast, is
-        then the least busy one, and would get most of the work: after several failures in a row it is removed."""
+        """Count a failure on a sentence that another server parsed. After several failures in a row the server is
+        removed: a broken server often fails fast, is then the least busy one, and would get most of the work."""
         server.failures_in_a_row += 1
         if server.failures_in_a_row >= FAILURES_IN_A_ROW:
             self._remove(server, f"it failed on {server.failures_in_a_row} sentences that another server parsed")
@@ -120,9 +120,9 @@ class CoreNLPExtractor(RelationExtractor):
             server.restart()
 
     def _remove(self, server: CoreNLPServer, reason: str) -> bool:
-        """Whether a server is or was removed, since other servers are left."""
+        """Remove a server if other servers are left. Return whether it has been removed, now or earlier."""
         with self._lock:
-            if server not in self._servers:  # as another of its requests was lost too
+            if server not in self._servers:  # removed when another of its requests was lost
                 return True
             if len(self._servers) == 1:
                 return False

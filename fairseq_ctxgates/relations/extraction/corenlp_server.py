@@ -1,7 +1,7 @@
 """Stanford CoreNLP servers, through ``stanza.server.CoreNLPClient``.
 
-Whoever may send requests to such a server may make it read files, fetch addresses, load classes and deserialize Java
-objects, and it listens on all interfaces of the machine (it has no option for another address). So a server that we
+Whoever may send requests to such a server can make it read files, fetch addresses, load classes and deserialize Java
+objects. The server listens on all interfaces of the machine, and has no option for another address. So a server that we
 start has a random user name and password.
 """
 
@@ -41,13 +41,13 @@ from fairseq_ctxgates.processes import ending_with_parent
 from fairseq_ctxgates.relations.extraction.extractor import TRIAL_SENTENCE, NotParsed
 
 logger = logging.getLogger(__name__)
-# What stanza cannot read it returns as a document without sentences, which is noticed.
+# stanza returns an answer that it cannot read as a document without sentences, which is noticed.
 warnings.filterwarnings("ignore", "Failed to decode a serialized output from CoreNLP server", RuntimeWarning)
 
 # OpenIE iterates over sets in the order of their elements' identity hashes, which Java draws at random at each start:
 # on 400 sentences of Multi30k it found 1,473 or 1,624 tuples. With equal hashes the order is that of insertion, and
 # each start finds the same tuples.
-# Without memory Java can go on for minutes, and answers nothing in time.
+# When its memory is used up, Java can go on for minutes without answering any request in time.
 JAVA_OPTIONS = ("-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2", "-XX:+ExitOnOutOfMemoryError")
 CONNECTION_SECONDS = 10  # time limit for the answer of a server that should already run
 TRIAL_SECONDS = 40  # time limit for a request that needs no models
@@ -139,7 +139,8 @@ class CoreNLPServer(ABC):
             raise ServerLost(f"the answer is not a CoreNLP document ({error})") from error
 
     def _client(self, url: str, milliseconds: int) -> CoreNLPClient:
-        """What sends requests with this time limit; made once, because stanza keeps each until the process ends."""
+        """The client that sends requests with this time limit. It is made once, because stanza keeps each client until
+        the process ends."""
         if (url, milliseconds) not in self._clients:
             self._clients[url, milliseconds] = CoreNLPClient(
                 start_server=StartServer.DONT_START,
@@ -151,7 +152,8 @@ class CoreNLPServer(ABC):
 
     @property
     def _proxies(self) -> Optional[Dict[str, str]]:
-        """No proxy for a server on this machine; None for those of the environment. requests changes what it gets."""
+        """No proxy for a server on this machine; for other servers None, which means the proxies of the environment.
+        Each call makes a new dictionary, because requests changes the one that it gets."""
         return {"http": "", "https": ""} if is_loopback(self.url) else None
 
     def check(self) -> None:
@@ -175,7 +177,7 @@ class CoreNLPServer(ABC):
             )
 
     def _split_trial(self) -> None:
-        """Have a sentence split into words, for which CoreNLP needs no models and no time; UserError if this fails."""
+        """Have a sentence split into words, which needs no models and little time; UserError if this fails."""
         try:
             document = self._request(TRIAL_TEXT, SPLIT_ONLY, 1000 * TRIAL_SECONDS)
         except (NotParsed, ServerLost) as error:
@@ -212,7 +214,7 @@ def is_loopback(url: str) -> bool:
 
 
 def _http_status(error: Optional[BaseException]) -> Optional[int]:
-    """The status that a server answered with, where this is the error; else None."""
+    """The status that a server answered with, if that is the error; otherwise None."""
     if isinstance(error, requests.exceptions.HTTPError) and error.response is not None:
         return error.response.status_code
     return None
@@ -334,7 +336,7 @@ class ManagedServer(CoreNLPServer):
         process.start_cmd[1:1] = [*JAVA_OPTIONS, f"-Djava.io.tmpdir={self._folder.name}"]
         process.start_cmd += ["-props", str(self._properties)]  # others can read the arguments of a process
         process.start_cmd = ending_with_parent(process.start_cmd)
-        # The server ends with the thread that starts it: with one that lives as long as this object.
+        # The server ends with the thread that starts it, so this thread lives as long as this object.
         self._starter.submit(process.start).result()
         return process
 

@@ -18,7 +18,7 @@ class SourceText:
     """The source sentences of a split, as words.
 
     Args:
-        remove_bpe: how sub-words are joined, see :func:`words_of_tokens`
+        remove_bpe: how subwords are joined, see :func:`words_of_tokens`
 
     Raises:
         UserError: the data cannot be read, or need another value of ``remove_bpe``

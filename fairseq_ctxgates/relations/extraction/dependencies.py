@@ -53,7 +53,7 @@ class DependencyTree:
 
         A predicate without subjects shares those of its head if it is coordinated with its head, or a complement.
         """
-        for _ in self.heads:  # no more often than there are words: a parser may make what is no tree
+        for _ in self.heads:  # at most once for each word, because what a parser returns may not be a tree
             own, head = self.dependents(predicate, SUBJECTS), self.heads[predicate]
             if own or head < 0 or not self.has_label(predicate, SHARES_SUBJECT):
                 return own
@@ -68,8 +68,9 @@ class DependencyTree:
 def tuples_of_tree(heads: Sequence[int], labels: Sequence[str]) -> List[RelationTuple]:
     """One tuple for each predicate with a subject.
 
-    The subject, the relation (the predicate with its auxiliaries and particles), and all objects; of an object clause
-    only the predicate. In "she is a good friend" the relation is the copula "is", and the object is "a good friend".
+    A tuple has the subject, the relation (the predicate with its auxiliaries and particles), and all objects; of an
+    object clause it has the predicate only. In "she is a good friend" the relation is the copula "is", and the object
+    is "a good friend".
 
     Args:
         heads, labels: see :class:`DependencyTree`

@@ -116,7 +116,7 @@ class RelationExtractor(ABC):
     def _check_after_failure(self, reason: str) -> None:
         """After several failures in a row, parse once more what was parsed last: UserError if this fails as well.
 
-        Otherwise the sentences are to blame, and not the parser: a rerun may have nothing else left to parse.
+        If it succeeds, the sentences are to blame, not the parser: a rerun may have nothing else left to parse.
         """
         self._failures_in_a_row += 1
         if self._failures_in_a_row < FAILURES_IN_A_ROW:
@@ -143,7 +143,7 @@ def relations_of_tokens(
     """Extract the tuples of rows of tokens, each tuple as a group of token positions.
 
     Args:
-        rows: tokens of the dictionary, with sub-words and escapes, without end of sentence
+        rows: tokens of the dictionary, with subwords and escapes, without end of sentence
         remove_bpe: see :func:`words_of_tokens`
 
     Returns:

@@ -76,7 +76,7 @@ def parse_lines(path: Path) -> Iterator[Tuple[str, Dict[str, Any]]]:
                 if not content.keys() <= set(KEYS):
                     raise ValueError(f"unknown keys {sorted(content.keys() - set(KEYS))}; a line has {', '.join(KEYS)}")
                 yield f"{path}, line {line_number}", content
-    # ValueError: also text that is not UTF-8; RecursionError: brackets in brackets in brackets
+    # ValueError: also text that is not UTF-8; RecursionError: brackets nested too deep
     except (ValueError, RecursionError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(
             f"{path}, line {line_number or 1}: {one_line(error)}; --dump shows the format of the lines"

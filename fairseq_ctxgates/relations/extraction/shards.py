@@ -1,8 +1,8 @@
 """Extraction of relation tuples in shards, which are kept until all shards are finished.
 
 A shard is a list of rows, and a file for the tuples of their sentences. A worker reads the data by path, so that
-no large data are sent to it. A later run goes on with the shards: it makes damaged ones again, and parses the sentences
-once more that the parser failed on.
+no large data are sent to it. A later run goes on with the shards: it makes damaged shards again, and parses once more
+the sentences that the parser failed on.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class Shard:
 class Outcome(NamedTuple):
     """What a worker did for a shard.
 
-    parsed: number of sentences that were sent to the parser, or are too long for it
-    failed: the places of those that the parser failed on
+    parsed: the number of sentences that were sent to the parser, or are too long for it
+    failed: the places of the sentences that the parser failed on
     """
 
     parsed: int
@@ -112,7 +112,7 @@ def write_shard(path: Path, tuples: Sequence[Tuples]) -> None:
     """Write the tuples of a shard's sentences atomically: a shard may run twice.
 
     The file has one line of JSON for each sentence, ``null`` for a sentence that could not be parsed, and a last line
-    with the digest of the others.
+    with the digest of all other lines.
     """
     content = "".join(json.dumps(entries, separators=(",", ":")) + "\n" for entries in tuples).encode()
     with atomic_write(path) as temporary:
@@ -127,7 +127,7 @@ def read_shard(path: Path) -> Optional[List[bytes]]:
 
 
 def _digest(path: Path, content: bytes) -> bytes:
-    """A digest of a shard's content and of its name: an empty shard has one, too."""
+    """A digest of a shard's content and of its name; an empty shard has one, too."""
     return hashlib.blake2b(path.name.encode() + b"\n" + content, digest_size=8).hexdigest().encode()
 
 
@@ -214,7 +214,7 @@ def finished_sentences(path: Path) -> int:
 
 
 def allowed_failures(max_failed: float, sentences: int) -> int:
-    """How many of these sentences the parser may fail on; with ``max_failed`` 0 on none."""
+    """How many of these sentences the parser may fail on; with ``max_failed`` 0, none."""
     floor = min(ALWAYS_ALLOWED_FAILURES, sentences // 2) if max_failed else 0
     return max(floor, int(max_failed * sentences))
 
@@ -226,7 +226,7 @@ def too_many_failures(
 
     Args:
         failed: the places of these sentences
-        sentences: the number of all
+        sentences: the number of all sentences
     """
     examples = []
     for index, row in failed[:EXAMPLES]:
@@ -256,7 +256,7 @@ def run_shards(shards: Sequence[Shard], executor: Optional[Executor]) -> Generat
 
 
 def extract_shard(shard: Shard) -> Outcome:
-    """Extract the tuples of a shard's sentences, without those that an earlier run has parsed, and write them."""
+    """Extract and write the tuples of a shard's sentences, except for sentences that an earlier run has parsed."""
     texts = open_texts(shard.splits, shard.options.remove_bpe, shard.fingerprint)
     places = shard.places.tolist()
     lines = read_shard(shard.path) if shard.path.exists() else None

@@ -13,7 +13,7 @@ from fairseq_ctxgates.relations.extraction.extractor import NotParsed, RelationE
 
 
 class StanzaExtractor(RelationExtractor):
-    """Tuples from the dependency trees of ``stanza.Pipeline``, which downloads models that are not there.
+    """Tuples from the dependency trees of ``stanza.Pipeline``, which downloads missing models.
 
     Args:
         language: Stanza's code of the language
@@ -30,7 +30,7 @@ class StanzaExtractor(RelationExtractor):
                 language,
                 processors="tokenize,pos,lemma,depparse",
                 tokenize_pretokenized=True,
-                download_method=stanza.DownloadMethod.REUSE_RESOURCES,  # else it needs a network for those that are
+                download_method=stanza.DownloadMethod.REUSE_RESOURCES,  # else models that are there need a network, too
                 verbose=False,
             )
         except Exception as error:  # stanza raises errors of the network, of files, and its own

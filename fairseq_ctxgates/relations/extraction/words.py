@@ -49,7 +49,7 @@ def unescape(word: str) -> str:
 
 
 def words_of_tokens(tokens: Sequence[str], remove_bpe: str = "subword_nmt") -> Words:
-    """Join the sub-words of a row of tokens to words, and replace the escapes of Moses' tokenizer.
+    """Join the subwords of a row of tokens to words, and replace the escapes of Moses' tokenizer.
 
     A word that is one unknown token becomes ``UNKNOWN_WORD``; an unknown token in a longer word is left out.
 
