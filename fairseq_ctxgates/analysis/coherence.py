@@ -95,7 +95,7 @@ def read_vectors(path: Path) -> WordVectors:
         )
     except (EOFError, OSError, ValueError, OverflowError, MemoryError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UserError(f"{path} is no whole file in word2vec's format: {reason}") from error
+        raise UserError(f"{path} is not a complete file in word2vec's format: {reason}") from error
     if not len(vectors):
         raise UserError(f"{path} holds no vectors")
     return vectors

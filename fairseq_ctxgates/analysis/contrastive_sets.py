@@ -271,7 +271,7 @@ def _form(where: str) -> Iterator[None]:
     except KeyError as error:
         raise UserError(f"{where} has no {error}") from error
     except (AttributeError, IndexError, TypeError, ValueError) as error:
-        raise UserError(f"{where} has another form than it should ({error})") from error
+        raise UserError(f"{where} does not have the expected form ({error})") from error
 
 
 def _example(
@@ -320,7 +320,7 @@ def read_parallel(
     count = len(texts[source])
     for path, lines in texts.items():
         if len(lines) != count:
-            raise UserError(f"{path} has {len(lines)} lines, {source} has {count}: they must be those of one text")
+            raise UserError(f"{path} has {len(lines)} lines, {source} has {count}: they must be of the same text")
     if not count:
         raise UserError(f"{source} is empty")
     check_order(preceding, [texts[path] for path in preceding])

@@ -200,7 +200,7 @@ def tables(comparison: Comparison) -> List[Table]:
     found = [Table({"system": "", **{f"{rate} (%)": "" for rate in RATES}}, rows)]
     if differences:
         first = comparison.names[0]
-        found.append(Table({f"less {first}": "", **{f"{rate} (% points)": "" for rate in RATES}}, differences))
+        found.append(Table({f"minus {first}": "", **{f"{rate} (% points)": "" for rate in RATES}}, differences))
     return found
 
 

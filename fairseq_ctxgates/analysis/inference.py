@@ -193,7 +193,7 @@ def _explain_errors(path: str, data: str) -> Iterator[None]:
         if not isinstance(error, (OSError, EOFError, KeyError, RuntimeError, ValueError)):
             raise
         raise UserError(
-            f"{path} is no whole checkpoint of fairseq, or was trained with other dictionaries than {data} holds "
+            f"{path} is not a complete fairseq checkpoint, or was trained with dictionaries other than those of {data} "
             f"({one_line(error)})"
         ) from error
 
@@ -223,7 +223,7 @@ class Inference:
                 [path], {"data": data, **UNPADDED, **overrides}
             )
         if not isinstance(self.task, TranslationTask):
-            raise UserError(f"{path} was trained with --task {self.config.task._name}, which is not one of translation")
+            raise UserError(f"{path} was trained with --task {self.config.task._name}, which is not a translation task")
         self.model_options = ModelOptions.of(model, self.config.model)
         self.device = torch.device("cuda" if torch.cuda.is_available() and not cpu else "cpu")
         self.model: TranslationModel = model.to(self.device).eval()
@@ -257,7 +257,7 @@ class Inference:
         """Raise UserError unless another model, whose checkpoint is ``other``, translates in the same direction."""
         if direction != self.direction:
             raise UserError(
-                f"{self.path} translates {self.direction}, {other} {direction}: compare models of one direction"
+                f"{self.path} translates {self.direction}, {other} {direction}: compare models of the same direction"
             )
 
     @property

@@ -123,7 +123,7 @@ def read_segment_scores(path: Path, segments: int, text: object) -> List[str]:
     scores = [match[1] for match in map(COMET_LINE.fullmatch, lines) if match] or lines
     for line_number, score in enumerate(scores, start=1):
         if not _is_finite_number(score):
-            raise UserError(f"{path}, line {line_number}: {score!r} is not a segment's score: give one number a line")
+            raise UserError(f"{path}, line {line_number}: {score!r} is not a segment's score: give one number per line")
     if len(scores) != segments:
         raise UserError(f"{path} has the scores of {len(scores)} segments, but {text} has {segments}")
     return scores

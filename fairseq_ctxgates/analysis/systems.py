@@ -82,7 +82,7 @@ def system_names(paths: Sequence[object], names: Optional[Sequence[str]] = None)
     if len(names) != len(paths):
         raise UserError(f"--names has {len(names)} names for {len(paths)} systems")
     if len(set(names)) != len(names):
-        raise UserError(f"two systems have one name ({', '.join(names)}): check the files, or give other --names")
+        raise UserError(f"two systems have the same name ({', '.join(names)}): check the files, or give other --names")
     return list(names)
 
 
@@ -90,7 +90,7 @@ def check_columns(names: Sequence[str], columns: Collection[str]) -> None:
     """Raise UserError where a system has the name of one of a table's other columns."""
     for name in names:
         if name in columns:
-            raise UserError(f"a system is named {name!r}, as a column of the table is: give another name by --names")
+            raise UserError(f"a system is named {name!r}, like a column of the table: give another name by --names")
 
 
 def distinct_parts(paths: Sequence[Path]) -> List[str]:
@@ -176,4 +176,4 @@ def read_references(args: argparse.Namespace) -> List[List[str]]:
 def check_length(path: object, length: int, other: object, expected: int) -> None:
     """Raise UserError unless two texts have as many sentences."""
     if length != expected:
-        raise UserError(f"{path} has {length} sentences, {other} has {expected}: they must be those of one text")
+        raise UserError(f"{path} has {length} sentences, {other} has {expected}: they must be of the same text")

@@ -173,7 +173,7 @@ class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
                 "--arch rcg_transformer, or --context-gate"
             )
         if model.decoder.adaptive_softmax is not None:
-            raise UserError("--adaptive-softmax-cutoff goes with --criterion adaptive_loss, without a gate regularizer")
+            raise UserError("--adaptive-softmax-cutoff needs --criterion adaptive_loss, which has no gate regularizer")
         layers = parse_layers(self.regularized_layers, len(model.decoder.returnable), "--regularized-layers")
         self._layers = tuple(layer for layer in layers if layer in gated)
         if not self._layers:

@@ -165,7 +165,7 @@ def check_digest(prefix: Path, metadata: Metadata) -> None:
     if "digest" not in metadata:
         raise UserError(f"{prefix}.json has no digest, so an earlier version of this package wrote it")
     if digest_of(Path(f"{prefix}.idx"), Path(f"{prefix}.bin"), metadata=content) != metadata["digest"]:
-        raise UserError(f"{prefix}.{{bin,idx,json}} are damaged (their digest is another than when they were written)")
+        raise UserError(f"{prefix}.{{bin,idx,json}} are damaged (their digest has changed since they were written)")
 
 
 def made_differently(metadata: Metadata, others: Metadata) -> List[str]:

@@ -138,8 +138,9 @@ def sentences_to_encode(encoder_input: EncoderInput, context_size: int, ablation
         return FurtherSentences(tokens)
     if encoder_input.inputs.get("preceding_batch_size", len(tokens)) != len(tokens):
         raise UserError(
-            "several preceding sentences (--inter-sentence-context) do not go with what changes the rows of a batch, "
-            "such as --criterion label_smoothed_cross_entropy_with_rdrop: give another criterion, or read one"
+            "several preceding sentences (--inter-sentence-context) cannot be combined with what changes the "
+            "rows of a batch, such as --criterion label_smoothed_cross_entropy_with_rdrop: give another criterion, or "
+            "read one"
         )
     # The batch may have more for another model of an ensemble.
     groups: Sequence[Tensor] = encoder_input.inputs["preceding_groups"]  # type: ignore[assignment]

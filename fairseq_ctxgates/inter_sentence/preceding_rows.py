@@ -58,8 +58,8 @@ def shift(rows: np.ndarray) -> np.ndarray:
     half = int(is_preceded.sum()) // 2
     if is_preceded.any() and half <= rows.shape[1]:
         raise UserError(
-            f"--preceding-context shifted: of a split's {len(rows)} sentences {is_preceded.sum()} have preceding ones, "
-            f"and for a model that reads {rows.shape[1]} it takes {2 * rows.shape[1] + 2}"
+            f"--preceding-context shifted: {is_preceded.sum()} of a split's {len(rows)} sentences have preceding "
+            f"sentences; a model that reads {rows.shape[1]} needs {2 * rows.shape[1] + 2} such sentences"
         )
     shifted = rows.copy()
     shifted[is_preceded] = np.roll(rows[is_preceded], -half, axis=0)

@@ -166,7 +166,7 @@ class PrecedingStream(SideStream[PrecedingSentencesConfig]):
         none, neither by a gate nor concatenated."""
         is_used = cls.name in required or options.concatenate_preceding is not None
         if task_options.num_batch_buckets and (is_used or options.load_preceding_sentences):
-            raise UserError("--num-batch-buckets does not go with preceding sentences: leave it out")
+            raise UserError("--num-batch-buckets cannot be combined with preceding sentences: leave it out")
         ratio, max_length = options.preceding_length_ratio, options.preceding_max_length
         if (ratio or max_length) and not is_used:
             raise UserError(

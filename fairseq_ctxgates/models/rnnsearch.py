@@ -417,7 +417,7 @@ class RNNSearchModel(ContextModel):
         """
         cfg = with_derived_defaults(cfg)
         if getattr(task.cfg, "left_pad_target", False):  # some tasks of fairseq have no such configuration
-            raise UserError("--left-pad-target: RNNSearch's decoder would read the padding first, leave the option out")
+            raise UserError("--left-pad-target: RNNSearch's decoder would read the padding first: leave the option out")
         mechanisms, unread_options = build_mechanisms(all_mechanisms(), RNNSEARCH, cfg, num_layers=1)
         source, target = task.source_dictionary, task.target_dictionary
         source_embeddings = _embeddings(source, cfg.encoder_embed_dim)

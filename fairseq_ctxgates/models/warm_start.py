@@ -72,8 +72,8 @@ def _check_fits(
     reshaped = [name for name in own if name in state and own[name].shape != state[name].shape]
     for names, what in (
         (missing, "lacks"),
-        (unknown, "has, and the model has not,"),
-        (reshaped, "has in other shapes"),
+        (unknown, "has parameters that the model does not have:"),
+        (reshaped, "has parameters of other shapes:"),
     ):
         if names:
             raise UserError(f"--warm-start {path}: the checkpoint {what} {', '.join(names)}")
@@ -93,9 +93,11 @@ def _load_parameters(path: str) -> Dict[str, Tensor]:
         raise UserError(f"--warm-start {path}: {error}") from error
     # What torch raises for an incomplete file, and fairseq for a file that is not a checkpoint of its own.
     except (OSError, EOFError, RuntimeError, AttributeError, IndexError, KeyError, TypeError) as error:
-        raise UserError(f"--warm-start {path}: this is no whole checkpoint of fairseq ({one_line(error)})") from error
+        raise UserError(
+            f"--warm-start {path}: this is not a complete fairseq checkpoint ({one_line(error)})"
+        ) from error
     if not isinstance(parameters, dict) or not all(isinstance(value, Tensor) for value in parameters.values()):
-        raise UserError(f"--warm-start {path}: this is no checkpoint of fairseq, it has no parameters")
+        raise UserError(f"--warm-start {path}: this is not a fairseq checkpoint: it has no parameters")
     return parameters
 
 

@@ -71,7 +71,7 @@ class FactualRelations(Mechanism[RelationFusionConfig]):
 
     def check(self) -> None:
         if not 0 <= self.options.relation_lambda <= 1:
-            raise UserError(f"--relation-lambda {self.options.relation_lambda}: it is between 0 and 1")
+            raise UserError(f"--relation-lambda {self.options.relation_lambda}: it must be between 0 and 1")
         if self.options.relation_fusion != "linear":
             self.refuse_unread("--relation-fusion linear", "relation_lambda")
         if not self.is_read:

@@ -36,7 +36,7 @@ def wanted_alignment(args: Any, post_process: Optional[str]) -> Optional[str]:
     }
     for option, is_given in reasons.items():
         if is_given:
-            raise UserError(f"--replace-unk does not go with {option}: leave one of them out")
+            raise UserError(f"--replace-unk cannot be combined with {option}: leave one of them out")
     return "hard"
 
 

@@ -139,7 +139,7 @@ class ContextTranslationTask(TranslationTask):
         options.values = self.streams.input_options()
         if options.values != before:
             taken = (as_given(name, value) for name, value in options.values.items() if value is not None)
-            logger.info(f"training goes on with {' and '.join(taken)}, as the checkpoint was trained")
+            logger.info(f"training continues with {' and '.join(taken)}, as the checkpoint was trained")
             self._check_options()
             for load in list(self._loads.values()):
                 load()

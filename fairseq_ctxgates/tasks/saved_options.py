@@ -43,7 +43,7 @@ class SavedOptions:
             if len(values) > 1:
                 raise UserError(
                     f"--path: one model was trained with {as_flag(name)}, another without or with another value, and "
-                    f"an ensemble reads one input"
+                    f"all models of an ensemble read the same input"
                 )
             setattr(self.cfg, name, values.pop())
 
@@ -62,6 +62,6 @@ class SavedOptions:
                 now = f"without {as_flag(name)}" if value is None else as_given(name, value)
                 raise UserError(
                     f"{now}: the checkpoint was trained {was}; "
-                    f"leave the option out to go on so, or begin a new training from that model with "
+                    f"leave the option out to continue that training, or begin a new training from that model with "
                     f"--finetune-from-model"
                 )

@@ -142,8 +142,8 @@ class TaskStreams:
             naming.append("--load-alignments")
         if changing and naming:
             raise UserError(
-                f"{as_flag(next(iter(changing[0].saved_options), changing[0].name))} does not go with {naming[0]}, "
-                f"whose positions are those of one sentence: leave it out"
+                f"{as_flag(next(iter(changing[0].saved_options), changing[0].name))} cannot be combined with "
+                f"{naming[0]}, whose positions are those of one sentence: leave it out"
             )
 
     def check_criterion(self, name: str) -> None:

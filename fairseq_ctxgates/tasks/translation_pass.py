@@ -9,7 +9,8 @@ from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.tasks.continuing_generator import CONTEXT, ContinuingGenerator
 
 NO_ALIGNMENT = (
-    "--print-alignment and --replace-unk do not go with a model that reads the preceding translations: leave them out"
+    "--print-alignment and --replace-unk cannot be combined with a model that reads the preceding translations: "
+    "leave them out"
 )
 
 

@@ -195,7 +195,7 @@ def test_data_of_sentencepiece_need_its_option(tmp_path: Path, folder: Path, sou
 
 @pytest.mark.parametrize("name", ["sentences", "source words", "%"])
 def test_a_system_with_the_name_of_a_column(folder: Path, name: str) -> None:
-    with pytest.raises(UserError, match=f"a system is named '{name}', as a column of the table is"):
+    with pytest.raises(UserError, match=f"a system is named '{name}', like a column of the table"):
         analyze("bleu-by-length", folder, folder / "data", "--names", "first", name)
 
 

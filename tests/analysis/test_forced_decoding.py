@@ -159,7 +159,7 @@ def test_command_on_two_models(
     assert header.startswith("system,errors,context_errors,FER,FER_low") and len(rows) == 2
     assert files[2].read_bytes().startswith(b"\x89PNG")
     printed = capsys.readouterr().out
-    assert "over valid of" in printed and "12 sentences" in printed and "less plain" in printed
+    assert "over valid of" in printed and "12 sentences" in printed and "minus plain" in printed
 
     analysis.main(["forced-decoding", str(data), *shared, "--path", ":".join(checkpoints), "--names", "a", "b"])
     assert [{**row, "system": ""} for row in json.loads(files[0].read_text(encoding="utf-8"))["systems"]] == [
@@ -194,7 +194,7 @@ def test_what_is_missing_is_named(data: Path, checkpoints: list[str], tmp_path: 
     with pytest.raises(UserError, match=r"pmi.bilingual.de-en.npz not found; .*ctxgates gate-labels"):
         analyze(without, checkpoints[0])
     other = binarize(tmp_path / "other", {"valid": commands.make_pairs(2, 3)}, "de", "en")
-    with pytest.raises(UserError, match=r"checkpoint_last.pt is no whole checkpoint .* or was trained with other dict"):
+    with pytest.raises(UserError, match=r"checkpoint_last.pt is not a complete .* with dictionaries other"):
         analyze(other, checkpoints[0])
     with pytest.raises(UserError, match="nowhere.pt not found"):
         analyze(data, "nowhere.pt")

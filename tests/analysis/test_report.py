@@ -113,7 +113,7 @@ def test_names_that_do_not_fit_are_refused() -> None:
     assert system_names(["a", "b"], ["one", "two"]) == ["one", "two"]
     with pytest.raises(UserError, match="--names has 1 names for 2 systems"):
         system_names(["a", "b"], ["one"])
-    with pytest.raises(UserError, match="two systems have one name"):
+    with pytest.raises(UserError, match="two systems have the same name"):
         system_names(["a.out", "a.out"])
 
 

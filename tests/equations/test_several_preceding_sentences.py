@@ -178,5 +178,5 @@ def test_a_batch_that_was_doubled_is_refused() -> None:
     inputs = preceding_inputs(BEFORE)
     doubled = {name: torch.cat([value, value]) for name, value in inputs.items() if isinstance(value, Tensor)}
     sources = torch.cat([BATCH["src_tokens"], BATCH["src_tokens"]])
-    with pytest.raises(UserError, match="do not go with what changes the rows of a batch, such as --criterion label_"):
+    with pytest.raises(UserError, match="cannot be combined with what changes the rows of a batch, such as"):
         make("isg_transformer", 2).encoder(sources, None, **{**inputs, **doubled})

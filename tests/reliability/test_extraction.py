@@ -341,7 +341,7 @@ def test_a_stub_that_answers_as_corenlp_does() -> None:
 def test_a_web_server_is_told_from_corenlp_without_models(status: int, content: bytes) -> None:
     message = (
         r"^what listens at http://127.0.0.1:\d+ (is not a CoreNLP server|cannot be used as a CoreNLP server, .*): "
-        r".{10,200}; start one there, give the address of one that works, or none, .*goes on where it stopped\)$"
+        r".{10,200}; start one there, give the address of one that works, or none, .*continues where it stopped\)$"
     )
     with serving(lambda text: (status, content)) as (url, _), pytest.raises(UserError, match=message) as refusal:
         build_extractor("corenlp-dependencies", "en", [url])

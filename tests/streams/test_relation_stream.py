@@ -354,7 +354,7 @@ def test_the_target_may_change(tmp_path: Path) -> None:
         (
             "fra_transformer",
             {"concatenate_preceding": "</s>"},
-            "--concatenate-preceding does not go with the stream 'relation'",
+            "--concatenate-preceding cannot be combined with the stream 'relation'",
         ),
         ("transformer", {"relation_extractor": "stanza"}, "--relation-extractor stanza needs a model that reads"),
         ("fra_transformer", {"corenlp_url": "http://a:1"}, "--corenlp-url http://a:1 is .*: give --relation-extractor"),

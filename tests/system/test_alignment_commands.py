@@ -179,9 +179,9 @@ def test_unknown_words_are_replaced_by_a_dictionary(trained: Trained, raw: Path,
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--remove-bpe",), "--replace-unk does not go with --remove-bpe"),
-        (("--score-reference",), "--replace-unk does not go with --score-reference"),
-        (("--print-alignment", "soft"), "--replace-unk does not go with --print-alignment soft"),
+        (("--remove-bpe",), "--replace-unk cannot be combined with --remove-bpe"),
+        (("--score-reference",), "--replace-unk cannot be combined with --score-reference"),
+        (("--print-alignment", "soft"), "--replace-unk cannot be combined with --print-alignment soft"),
     ],
 )
 def test_options_that_replacement_does_not_go_with(
@@ -194,7 +194,7 @@ def test_options_that_replacement_does_not_go_with(
 def test_alignments_of_one_sentence_do_not_fit_two(
     trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    message = "--concatenate-preceding does not go with --load-alignments"
+    message = "--concatenate-preceding cannot be combined with --load-alignments"
     check_training_is_refused(
         trained.data, tmp_path, [*GATED_ALIGN, "--concatenate-preceding", "</s>"], message, capsys
     )

@@ -118,7 +118,7 @@ def test_a_model_that_reads_plain_sentences_goes_with_any_task(trained_on_docume
 def test_training_goes_on_with_what_the_checkpoint_says(trained: Trained, model: str, tmp_path: Path) -> None:
     expected = losses(trained.logs[model])
     log = resume(trained, model, tmp_path / "without")
-    assert "training goes on with --concatenate-preceding </s>, as the checkpoint was trained" in log
+    assert "training continues with --concatenate-preceding </s>, as the checkpoint was trained" in log
     assert losses(log) == expected == losses(resume(trained, model, tmp_path / "with", *CONCATENATE))
     last = tmp_path / "without" / "checkpoint_last.pt"
     assert task_state(last)["concatenate_preceding"] == "</s>"
@@ -179,7 +179,7 @@ def test_a_new_training_may_begin_with_concatenation(
 
 def test_a_model_fine_tuned_from_a_concatenating_one_concatenates(trained: Trained, tmp_path: Path) -> None:
     log = train(trained.data, tmp_path, *OWN, *COMMON, "--max-epoch", 1, "--finetune-from-model", trained["own"])
-    assert "training goes on with --concatenate-preceding </s>" in log
+    assert "training continues with --concatenate-preceding </s>" in log
     assert task_state(tmp_path / "checkpoint_last.pt")["concatenate_preceding"] == "</s>"
 
 

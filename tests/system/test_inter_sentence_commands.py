@@ -279,7 +279,7 @@ def test_hub_takes_every_list_as_a_document(trained: Trained, translations: Dict
 def test_hub_refuses_an_ensemble_that_would_read_two_inputs(trained: Trained, order: Tuple[str, ...]) -> None:
     """Whichever comes first, which the task has its options from."""
     paths = [str(trained[name]) for name in order]
-    with pytest.raises(UserError, match="an ensemble reads one input"):
+    with pytest.raises(UserError, match="all models of an ensemble read the same input"):
         checkpoint_utils.load_model_ensemble_and_task(paths, {"data": str(trained.data)})
 
 

@@ -403,7 +403,7 @@ REFUSED = [
         ("--min-len", "9", "--max-len-b", "8"),
         "--min-len 9: --max-len-a 0.* and --max-len-b 8 allow translations of 8 words",
     ),
-    (("--print-alignment",), "--print-alignment and --replace-unk do not go with a model that reads"),
+    (("--print-alignment",), "--print-alignment and --replace-unk cannot be combined with a model that reads"),
 ]
 
 
@@ -464,7 +464,7 @@ def test_several_processes_are_refused(trained: Trained) -> None:
         ),
         (
             (*PLAIN, *TARGET, "--load-gate-labels", "--criterion", "gate_regularized_cross_entropy"),
-            "does not go with the stream 'gate', whose positions are those of one sentence",
+            "cannot be combined with the stream 'gate', whose positions are those of one sentence",
         ),
     ],
 )

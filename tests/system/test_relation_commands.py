@@ -332,7 +332,7 @@ def test_interactive_without_an_extractor_has_no_relations(trained: Trained, tmp
     [
         ((*PLAIN, "--load-relations"), "--load-relations needs a model that reads them: --arch fra_transformer"),
         ((*FRA, "--relation-fusion", "none"), "--load-relations needs a model that reads them"),
-        ((*FRA, "--concatenate-preceding", "</s>"), "--concatenate-preceding does not go with the stream 'relation'"),
+        ((*FRA, "--concatenate-preceding", "</s>"), "--concatenate-preceding cannot be combined with the stream"),
         ((*FRA, "--relation-layers", "3"), "--relation-layers 3: the model has layers 1 to 2"),
         ((*FRA, "--relation-fusion", "linear", "--relation-lambda", "2"), "--relation-lambda 2.0.*between 0 and 1"),
         ((*FRA, "--relation-fusion", "sum"), "invalid choice: 'sum'"),

@@ -120,7 +120,7 @@ def test_the_checkpoint_knows_how_many_it_concatenates(trained: Trained, tmp_pat
             *("--restore-file", model, "--max-epoch", 3),
         )
     log = train(trained.data, tmp_path, *PLAIN, *COMMON, "--restore-file", model, "--max-epoch", 3)
-    assert "training goes on with --concatenate-preceding </s> and --concatenate-number 2, as the checkpoint" in log
+    assert "training continues with --concatenate-preceding </s> and --concatenate-number 2, as the checkpoint" in log
 
 
 def analyze(name: str, trained: Trained, model: str, folder: Path, *options: object) -> Dict[str, Any]:

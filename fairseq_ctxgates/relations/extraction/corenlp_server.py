@@ -269,7 +269,7 @@ class ExternalServer(CoreNLPServer):
     def _remedy(self) -> str:
         return (
             "; start one there, give the address of one that works, or none, and run the same command again (ctxgates "
-            "relations goes on where it stopped)"
+            "relations continues where it stopped)"
         )
 
     def close(self) -> None:

@@ -127,7 +127,7 @@ class RelationExtractor(ABC):
             raise UserError(
                 f"the parser no longer works: it failed on {self._failures_in_a_row} sentences in a row ({reason}), "
                 f"and then on one that is harmless ({error}); look at its log and its memory, and run the same command "
-                f"again: ctxgates relations goes on where it stopped"
+                f"again: ctxgates relations continues where it stopped"
             ) from error
         self._failures_in_a_row = 0
 

@@ -72,8 +72,8 @@ TEXTS: Rows = (
         "references of two texts", f"{A} compare --ref test.en train.en --sys test.en", "train.en has 16 sentences"
     ),
     bad_file("a name too much", f"{COMPARE} --names a b c", SYSTEM, "--names has 3 names for 2 systems"),
-    bad_file("a name twice", f"{COMPARE} --names a a", SYSTEM, "two systems have one name (a, a)", "--names"),
-    bad_value("a system twice", f"{A} compare --ref test.en --sys test.en test.en", "two systems have one name"),
+    bad_file("a name twice", f"{COMPARE} --names a a", SYSTEM, "two systems have the same name (a, a)", "--names"),
+    bad_value("a system twice", f"{A} compare --ref test.en --sys test.en test.en", "two systems have the same name"),
     bad_usage("an unknown tokenizer", f"{COMPARE} --tokenize 14a", "invalid choice: '14a'"),
     bad_usage("unknown sub-words", f"{COMPARE} --remove-bpe bpe", "invalid choice: 'bpe'"),
     *(
@@ -143,7 +143,7 @@ def vectors(about: str, content: Any, *pieces: str) -> Any:
     return bad_file(about, command, change, "vectors", *pieces)
 
 
-WHOLE = "is no whole file in word2vec's format"
+WHOLE = "is not a complete file in word2vec's format"
 COHERENT: Rows = (
     bad_usage("no documents", f"{COHERENCE} --vectors a", "--documents", "is required"),
     bad_usage("no vectors", f"{COHERENCE} --one-document", "--vectors", "is required"),
@@ -231,7 +231,7 @@ def edited(path: str, command: str, *pieces: str) -> Any:
     return bad_file(f"{path} of other bytes", command, put(path, 0, "B", 77), path.rpartition(".")[0], *pieces)
 
 
-NO_CHECKPOINT = "other.pt is no whole checkpoint of fairseq"
+NO_CHECKPOINT = "other.pt is not a complete fairseq checkpoint"
 MODELS: Rows = (
     bad_usage("no model", f"{A} gates data", "required: --path"),
     model("a model that is not there", nothing, "other.pt not found: give a checkpoint of fairseq-train to --path"),
@@ -244,8 +244,8 @@ MODELS: Rows = (
         "a model of another dictionary",
         DECODING,
         append("data/dict.de.txt", b"word 3\n"),
-        "models/plain.pt is no whole",
-        "or was trained with other dictionaries than data holds",
+        "models/plain.pt is not a complete",
+        "or was trained with dictionaries other than those of data",
     ),
     bad_file("a dictionary that is not there", DECODING, remove("data/dict.en.txt"), "dict.en.txt not found"),
     bad_file("a dictionary that is damaged", DECODING, append("data/dict.en.txt", b"word\n"), "dict.en.txt"),
@@ -254,7 +254,7 @@ MODELS: Rows = (
     bad_value("a file for a directory", f"{A} forced-decoding test.de --cpu --path models/plain.pt", "test.de"),
     bad_value("another language", f"{DECODING} -s fr", "dict.fr.txt not found"),
     bad_value("a second model that is not there", f"{DECODING} b.pt", "b.pt not found"),
-    bad_value("a model twice", f"{DECODING} models/plain.pt", "two systems have one name"),
+    bad_value("a model twice", f"{DECODING} models/plain.pt", "two systems have the same name"),
     bad_value("a name too much", f"{DECODING} --names a b", "--names has 2 names for 1 systems"),
     *(
         bad_value(
@@ -445,9 +445,11 @@ CONTRASTIVE_SETS: Rows = (
     contrastive_set("JSON in UTF-16", json.dumps(SET).encode("utf-16"), "line 1 is not UTF-8"),
     contrastive_set("no translations", {"1": {"src": ["a", "b"]}}, "example 1 has no 'trg'"),
     contrastive_set("no source", {"1": {"trg": SET["1"]["trg"]}}, "example 1 has no 'src'"),
-    contrastive_set("one source sentence", {"1": {**SET["1"], "src": ["a"]}}, "example 1 has another form"),
-    contrastive_set("sources that are numbers", {"1": {**SET["1"], "src": [1, 2]}}, "example 1 has another form"),
-    contrastive_set("an example that is a list", {"1": [1]}, "example 1 has another form"),
+    contrastive_set("one source sentence", {"1": {**SET["1"], "src": ["a"]}}, "example 1 does not have the expected"),
+    contrastive_set(
+        "sources that are numbers", {"1": {**SET["1"], "src": [1, 2]}}, "example 1 does not have the expected"
+    ),
+    contrastive_set("an example that is a list", {"1": [1]}, "example 1 does not have the expected"),
     contrastive_set(
         "no wrong translation", {"1": {**SET["1"], "trg": [{"correct": ["a", "b"]}]}}, "example 1 has no 'incorrect'"
     ),
@@ -471,13 +473,13 @@ CONTRASTIVE_SETS: Rows = (
             piece,
         )
         for about, content, piece in (
-            ("numbers", [3], "has another form"),
+            ("numbers", [3], "does not have the expected form"),
             ("no reference", [{"src segment": "a"}], "has no 'ref segment'"),
             ("ctxpro", [{"rule": "er", "expected": "er", "segment id": 3}], "is one of ctxpro's, which scores"),
-            ("no errors", [{**CONTRAPRO[0], "errors": None}], "has another form"),
+            ("no errors", [{**CONTRAPRO[0], "errors": None}], "does not have the expected form"),
             ("errors without text", entry(errors=[{}]), "has no 'contrastive'"),
-            ("a source that is a number", entry(src_segment=7), "has another form than it should (7 where a sentence"),
-            ("a distance that is a word", entry(ante_distance="far"), "has another form"),
+            ("a source that is a number", entry(src_segment=7), "does not have the expected form (7 where a sentence"),
+            ("a distance that is a word", entry(ante_distance="far"), "does not have the expected form"),
             (
                 "no pronoun",
                 [{name: value for name, value in CONTRAPRO[0].items() if name != "src pronoun"}],

@@ -239,7 +239,7 @@ def save(content: Any) -> Change:
 
 
 WHOLE = copy("models/plain.pt", "other.pt")
-NOT_WHOLE = "this is no whole checkpoint of fairseq"
+NOT_WHOLE = "this is not a complete fairseq checkpoint"
 WARM_STARTS: Rows = (
     start("no file", remove(), "no such file", "leave the option out when training is resumed"),
     start("a folder", folder("other.pt"), "is a folder"),
@@ -259,15 +259,15 @@ WARM_STARTS: Rows = (
     start(
         "another model",
         copy("models/fra.pt", "other.pt"),
-        "has, and the model has not,",
+        "has parameters that the model does not have:",
         "relation",
         options="--decoder-layers 1",
     ),
     start(
-        "a model of more layers", WHOLE, "has, and the model has not, decoder.layers.1", options="--decoder-layers 1"
+        "a model of more layers", WHOLE, "that the model does not have: decoder.layers.1", options="--decoder-layers 1"
     ),
     start("a model of fewer layers", WHOLE, "lacks decoder.layers.2", options="--decoder-layers 3"),
-    start("a model of another size", WHOLE, "has in other shapes", options="--decoder-ffn-embed-dim 32"),
+    start("a model of another size", WHOLE, "has parameters of other shapes:", options="--decoder-ffn-embed-dim 32"),
     bad_value("--warm-start below a file", f"{ISG} --warm-start test.de/x", "--warm-start test.de/x: no such file"),
 )
 
@@ -348,7 +348,7 @@ TRAINING: Rows = (
     bad_value(
         "relations and concatenation",
         f"{FRA} --concatenate-preceding '</s>'",
-        "--concatenate-preceding does not go with the stream 'relation'",
+        "--concatenate-preceding cannot be combined with the stream 'relation'",
     ),
     bad_value(
         "an unknown separator",

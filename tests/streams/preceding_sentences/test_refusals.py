@@ -145,7 +145,7 @@ def test_any_earlier_sentence_may_be_the_preceding_one(copied: Path) -> None:
 def test_batch_buckets(arch: str, options: Dict[str, Any]) -> None:
     task = make_task(num_batch_buckets=2, **options)
     build_model(arch, task)
-    with pytest.raises(UserError, match="--num-batch-buckets does not go with preceding sentences"):
+    with pytest.raises(UserError, match="--num-batch-buckets cannot be combined with preceding sentences"):
         task.build_criterion(CRITERION)
 
 

@@ -29,7 +29,7 @@ def test_contexts_shifted_by_hand() -> None:
     assert shift(np.array([[-1], [-1]])).ravel().tolist() == [-1, -1]
     assert shift(np.zeros((0, 1), dtype=int)).tolist() == []
     with pytest.raises(
-        UserError, match="of a split's 7 sentences 5 have preceding ones, and for a model .* 2 it takes 6"
+        UserError, match="5 of a split's 7 sentences have preceding sentences; a model .* 2 needs 6 such sentences"
     ):
         shift(np.concatenate([rows, rows], axis=1))
 
