@@ -322,7 +322,7 @@ def test_warm_start_from_a_checkpoint_that_lacks_something(trained: Trained, tmp
 
 def test_warm_start_from_a_checkpoint_of_another_size(trained: Trained, tmp_path: Path) -> None:
     other = ("--encoder-ffn-embed-dim", "32", "--decoder-ffn-embed-dim", "64", "--share-all-embeddings")
-    with pytest.raises(UserError, match="checkpoint_last.pt.*shapes encoder.layers.0.fc1.weight, ") as error:
+    with pytest.raises(UserError, match="checkpoint_last.pt.*shapes: encoder.layers.0.fc1.weight, ") as error:
         train(trained.data, tmp_path, *GATED, *other, "--warm-start", trained["plain"])
     assert "decoder." not in str(error.value)
 
