@@ -157,24 +157,12 @@ def get_parser() -> CommandParser:
     )
     parser.add_argument("--output", required=True, type=Path, metavar="FILE", help="the checkpoint to write")
     chosen = parser.add_mutually_exclusive_group()
-    chosen.add_argument(
-        "--num-epoch-checkpoints",
-        type=int,
-        metavar="N",
-        help="average the checkpoints of the last N epochs, checkpointEPOCH.pt",
-    )
-    chosen.add_argument(
-        "--num-update-checkpoints",
-        type=int,
-        metavar="N",
-        help="average the last N checkpoints of --save-interval-updates, checkpoint_EPOCH_UPDATE.pt",
-    )
-    chosen.add_argument(
-        "--num-best-checkpoints",
-        type=int,
-        metavar="N",
-        help="average the N best checkpoints of --keep-best-checkpoints, checkpoint.best_METRIC_VALUE.pt",
-    )
+    for kind, averaged in (
+        ("epoch", "checkpoints of the last N epochs, checkpointEPOCH.pt"),
+        ("update", "last N checkpoints of --save-interval-updates, checkpoint_EPOCH_UPDATE.pt"),
+        ("best", "N best checkpoints of --keep-best-checkpoints, checkpoint.best_METRIC_VALUE.pt"),
+    ):
+        chosen.add_argument(f"--num-{kind}-checkpoints", type=int, metavar="N", help=f"average the {averaged}")
     parser.add_argument(
         "--checkpoint-upper-bound",
         type=int,

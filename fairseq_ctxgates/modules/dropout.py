@@ -16,6 +16,7 @@ class Dropout(FairseqDropout):
     """
 
     def forward(self, x: Tensor, inplace: bool = False) -> Tensor:
+        """x, of any shape, with random components set to 0 and the others scaled up; x itself outside training."""
         if self.p == 0 or not (self.training or self.apply_during_inference):
             return x
         dropped = round(self.p * _LEVELS)

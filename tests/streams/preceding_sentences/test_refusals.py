@@ -45,7 +45,7 @@ def use(request: pytest.FixtureRequest) -> Dict[str, Any]:
     return dict(request.param)
 
 
-def refused(data: Path, message: str, use: Dict[str, Any]) -> None:
+def check_refused(data: Path, message: str, use: Dict[str, Any]) -> None:
     with pytest.raises(UserError, match=message):
         make_context_task(data, **use).load_dataset("train")
 
@@ -53,19 +53,19 @@ def refused(data: Path, message: str, use: Dict[str, Any]) -> None:
 def test_data_that_were_shuffled(copied: Path, use: Dict[str, Any]) -> None:
     sentences = sentences_of(CORPORA["train"])
     write_split(copied / "train.de-en.de", sentences[1:] + sentences[:1], DICTIONARY)
-    refused(copied, f"train.preceding.de-en.bin was made for other data.*{REMEDY} {copied} -s de -t en", use)
+    check_refused(copied, f"train.preceding.de-en.bin was made for other data.*{REMEDY} {copied} -s de -t en", use)
 
 
 def test_data_that_were_binarized_again(copied: Path, use: Dict[str, Any]) -> None:
     write_split(copied / "train.de-en.de", sentences_of(make_corpus([60], seed=8)), DICTIONARY)
-    refused(copied, f"train.preceding.de-en.bin was made for other data.*{REMEDY} {copied} -s de -t en", use)
+    check_refused(copied, f"train.preceding.de-en.bin was made for other data.*{REMEDY} {copied} -s de -t en", use)
 
 
 def test_another_dictionary(copied: Path, use: Dict[str, Any]) -> None:
     path = copied / "dict.de.txt"
     first, second, *others = path.read_text().splitlines(keepends=True)
     path.write_text("".join([second, first, *others]))
-    refused(copied, f"other data or dictionaries.*{REMEDY}", use)
+    check_refused(copied, f"other data or dictionaries.*{REMEDY}", use)
 
 
 def test_the_target_may_change(copied: Path, use: Dict[str, Any]) -> None:
@@ -81,7 +81,7 @@ def test_the_target_may_change(copied: Path, use: Dict[str, Any]) -> None:
 def test_no_stream(copied: Path, use: Dict[str, Any]) -> None:
     for path in copied.glob("train.preceding.*"):
         path.unlink()
-    refused(
+    check_refused(
         copied,
         f"train.preceding.de-en.idx not found; {REMEDY} {copied} -s de -t en --documents train=FILE",
         use,
@@ -113,12 +113,12 @@ def test_a_stream_that_points_elsewhere(
     rows: List[List[int]] = [[] for _ in range(60)]
     rows[number] = row
     write_rows(copied, rows)
-    refused(copied, f"train.preceding.de-en.idx: {message}.*{REMEDY}", use)
+    check_refused(copied, f"train.preceding.de-en.idx: {message}.*{REMEDY}", use)
 
 
 def test_a_stream_of_another_length(copied: Path, use: Dict[str, Any]) -> None:
     write_rows(copied, [[]] * 59)
-    refused(copied, f"train.preceding.de-en.idx has 59 rows for 60 sentences.*{REMEDY}", use)
+    check_refused(copied, f"train.preceding.de-en.idx has 59 rows for 60 sentences.*{REMEDY}", use)
 
 
 def write_rows(data: Path, rows: Sequence[Sequence[int]]) -> None:
@@ -170,4 +170,4 @@ def test_a_model_that_has_them_twice() -> None:
 def test_a_model_that_reads_them(arch: str, options: Dict[str, Any]) -> None:
     task = make_task(**options)
     build_model(arch, task)
-    task.build_criterion(CRITERION)
+    assert task.build_criterion(CRITERION).task is task
