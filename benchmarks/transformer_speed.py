@@ -172,7 +172,7 @@ def work_of(system: System, batches: List[List[Batch]], args: Namespace) -> Dict
 def arguments_of(arch: str) -> List[str]:
     """Arguments of fairseq-train for an architecture of ours."""
     criterion = "gate_regularized_cross_entropy" if arch.startswith("rcg_") else "label_smoothed_cross_entropy"
-    # Data split into sub-words have no unknown words, and by default smoothing runs its network only for these.
+    # Data split into subwords have no unknown words, and by default smoothing runs its network only for these.
     options = {"rcg": ["--load-gate-labels"], "car": ["--smoothing-words", "all"]}.get(arch.split("_")[0], [])
     return ["--task", "context_translation", "--arch", arch, "--criterion", criterion, *options]
 

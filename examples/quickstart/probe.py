@@ -3,7 +3,7 @@
 ``python probe.py data-bin --path checkpoint.pt --probes test1=corpus/probe-preceding.probed.tsv ...``
 
 The decoder's input is the reference. A probed word is right if the model ranks it first in the whole vocabulary, given
-the source and the preceding words of the reference. A word of several sub-words is right if each sub-word is. So only
+the source and the preceding words of the reference. A word of several subwords is right if each subword is. So only
 the probed word is scored, and earlier errors of a translation do not count.
 """
 
@@ -22,7 +22,7 @@ from fairseq_ctxgates.analysis.analysis import quiet_logging
 from fairseq_ctxgates.analysis.inference import Inference, add_batch_options
 from fairseq_ctxgates.errors import UserError, exit_on_user_error
 
-CONTINUES = "@@"  # how subword-nmt ends a sub-word that is not the last of its word
+CONTINUES = "@@"  # how subword-nmt ends a subword that is not the last of its word
 
 
 def read_probed(path: Path) -> Dict[int, List[Tuple[int, str]]]:
@@ -39,7 +39,7 @@ def read_probed(path: Path) -> Dict[int, List[Tuple[int, str]]]:
 
 
 def join_words(tokens: Sequence[str], ranked_first: Sequence[str]) -> List[Tuple[str, bool]]:
-    """The words of a target sentence, each with a flag that is true if the model ranks all its sub-words first."""
+    """The words of a target sentence, each with a flag that is true if the model ranks all its subwords first."""
     words, word, right = [], "", True
     for token, first in zip(tokens, ranked_first):
         right = right and token == first

@@ -64,7 +64,7 @@ def text_encoder(args: argparse.Namespace, language: str) -> Callable[[str], str
     ``--bpe``. Without these options it returns the text unchanged.
 
     Raises:
-        UserError: the tokenizer or the sub-words cannot be set up.
+        UserError: the tokenizer or the subwords cannot be set up.
     """
     options = argparse.Namespace(**{**vars(args), "source_lang": language})
     parts = []
@@ -359,10 +359,10 @@ class ContrastiveAnalysis(Analysis):
         add_report_options(parser, csv="the scores of each example", figure="the accuracies")
 
     def parse_args(self, argv: Optional[Sequence[str]]) -> argparse.Namespace:
-        """The options, with those of the chosen tokenizer and sub-words.
+        """The options, with those of the chosen tokenizer and subwords.
 
         Raises:
-            UserError: an option is missing that the tokenizer or the sub-words need.
+            UserError: an option is missing that the tokenizer or the subwords need.
         """
         parser = self.get_parser()
         chosen, _ = parser.parse_known_args(argv)

@@ -186,7 +186,7 @@ class CXMIAnalysis(Analysis):
             choices=GROUPED,
             const="subword_nmt",
             default="none",
-            help="join the sub-words of --tokens to words; a word gains the sum of what its tokens gain",
+            help="join the subwords of --tokens to words; a word gains the sum of what its tokens gain",
         )
         parser.add_condition("--tokens", lambda args: args.tokens, "remove_bpe")
         add_page_option(parser, "what each word of a document gains")

@@ -66,7 +66,7 @@ def token_table(models: Sequence[Measured], remove_bpe: str = "none") -> Table:
     """A row for each model and target token (or word), with what it gains: the P-CXMI of Fernandes et al. 2023.
 
     Args:
-        remove_bpe: how sub-words are joined to words; the bits of a word are the sum over its tokens
+        remove_bpe: how subwords are joined to words; the bits of a word are the sum over its tokens
     """
     columns = {"model": "", "sentence": "d", "preceded": "", "position": "d", "token": ""}
     columns.update({"log2 P with": ".4f", "log2 P without": ".4f", "saved (bits)": ".4f"})

@@ -48,13 +48,13 @@ def add_reference_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_subword_option(parser: argparse.ArgumentParser) -> None:
-    """Add the option for the kind of sub-words that :func:`join_subwords` joins, named as in ``fairseq-generate``."""
+    """Add the option for the kind of subwords that :func:`join_subwords` joins, named as in ``fairseq-generate``."""
     parser.add_argument(
         "--remove-bpe",
         choices=JOINED,
         metavar="KIND",
         default="subword_nmt",
-        help=f"join the sub-words of all text: {', '.join(JOINED)} (default: %(default)s, whose mark is @@)",
+        help=f"join the subwords of all text: {', '.join(JOINED)} (default: %(default)s, whose mark is @@)",
     )
 
 

@@ -70,7 +70,7 @@ def get_parser() -> CommandParser:
         choices=GROUPED,
         const="subword_nmt",
         default="subword_nmt",
-        help="how sub-words are joined to words for the parser; words without sub-words do not change",
+        help="how subwords are joined to words for the parser; words without subwords do not change",
     )
     parser.add_argument(
         "--language", metavar="LANG", help="language of the source text for the parser (default: --source-lang)"

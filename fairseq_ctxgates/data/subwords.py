@@ -1,4 +1,4 @@
-"""Joins sub-words to words, in text and in rows of tokens, for the values of fairseq's ``--remove-bpe``."""
+"""Joins subwords to words, in text and in rows of tokens, for the values of fairseq's ``--remove-bpe``."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Parts = List[Tuple[str, int]]  # the text, without marks, and the position of ea
 
 
 def check_subwords(dictionary: Dictionary, path: Path, remove_bpe: str) -> None:
-    """Raise UserError if a dictionary holds sentencepiece's sub-words but ``--remove-bpe`` names another kind."""
+    """Raise UserError if a dictionary holds sentencepiece's subwords but ``--remove-bpe`` names another kind."""
     marked = sum(symbol.startswith(WORD_START) for symbol in dictionary.symbols)
     if remove_bpe != "sentencepiece" and marked > SENTENCEPIECE_SHARE * len(dictionary):
-        raise UserError(f"{path} holds the sub-words of sentencepiece: give --remove-bpe sentencepiece")
+        raise UserError(f"{path} holds the subwords of sentencepiece: give --remove-bpe sentencepiece")
 
 
 def join_subwords(lines: Sequence[str], kind: str) -> List[str]:
-    """The lines with their sub-words joined to words; ``kind`` is one of ``JOINED``. A line without a word mark is
+    """The lines with their subwords joined to words; ``kind`` is one of ``JOINED``. A line without a word mark is
     plain text already; fairseq would remove its spaces."""
     return [data_utils.post_process(line, kind) if WORD_MARKS.get(kind, "") in line else line for line in lines]
 

@@ -111,7 +111,7 @@ def test_unknown_words_are_those_that_the_dictionary_lacks() -> None:
     ],
 )
 def test_text_beside_subwords_stays_text(kind: str, subwords: str) -> None:
-    """The source may be in sub-words, references and translations in words."""
+    """The source may be in subwords, references and translations in words."""
     assert join_subwords([subwords, "lower it", ""], kind) == ["lower it", "lower it", ""]
 
 
@@ -146,7 +146,7 @@ def analyze(what: str, folder: Path, *options: Any) -> Any:
 @pytest.mark.parametrize(
     ("what", "buckets", "sentences"),
     [
-        # Words: 2, 1, 6, 2, sub-words joined.
+        # Words: 2, 1, 6, 2, subwords joined.
         ("bleu-by-length", ("--buckets", "1,2,5"), {"≤1": 1, "2": 2, "3–5": 0, ">5": 1}),
         ("bleu-by-length", ("--bucket-starts", "2,3,6"), {"≤1": 1, "2": 2, "3–5": 0, ">5": 1}),
         ("bleu-by-length", ("--bucket-starts", "1,2,5"), {"0": 0, "1": 1, "2–4": 2, ">4": 1}),
@@ -186,7 +186,7 @@ def test_data_of_sentencepiece_need_its_option(tmp_path: Path, folder: Path, sou
     )
     (tmp_path / "pieces.de").write_text("\n".join(pieces), encoding="utf-8")
     options = [word.replace("TEXT", str(tmp_path / "pieces.de")) for word in source]
-    with pytest.raises(UserError, match="dict.de.txt holds the sub-words of sentencepiece: give --remove-bpe sentence"):
+    with pytest.raises(UserError, match="dict.de.txt holds the subwords of sentencepiece: give --remove-bpe sentence"):
         analyze("bleu-by-length", folder, tmp_path / "data", *options)
     options += ["--remove-bpe", "sentencepiece", "--buckets", "1,2"]
     report = analyze("bleu-by-length", folder, tmp_path / "data", *options)

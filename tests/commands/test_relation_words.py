@@ -156,7 +156,7 @@ def test_the_source_of_a_split_as_words(tmp_path):
 
 
 def test_sentences_that_are_the_same_over_all_splits(tmp_path):
-    """As words: other sub-words of the same words are the same sentence."""
+    """As words: other subwords of the same words are the same sentence."""
     texts = texts_of(tmp_path, train=["a b", "a@@ b", "ab", "", "c"], valid=["c", "a b", "b", ""])
     numbers, places = find_distinct_sentences(texts)
     assert [row.tolist() for row in numbers] == [[0, 1, 1, 2, 3], [3, 0, 4, 2]]
@@ -164,7 +164,7 @@ def test_sentences_that_are_the_same_over_all_splits(tmp_path):
 
 
 def test_data_of_sentencepiece_need_its_option(tmp_path):
-    with pytest.raises(UserError, match="dict.de.txt holds the sub-words of sentencepiece.*--remove-bpe sentencepiece"):
+    with pytest.raises(UserError, match="dict.de.txt holds the subwords of sentencepiece.*--remove-bpe sentencepiece"):
         texts_of(tmp_path, train=["▁a ▁man s", "▁b"])
     (text,) = texts_of(tmp_path, "sentencepiece", train=["▁a ▁man s", "▁b"])
     assert [words.words for words in text] == [["a", "mans"], ["b"]]

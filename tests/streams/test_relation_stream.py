@@ -432,7 +432,7 @@ def test_lines_of_sentencepiece_need_its_option() -> None:
     config = make_task(relation_extractor="corenlp-openie").cfg
     config.source_lang = "en"
     dictionary = make_dictionary(["▁they ▁so ngs ▁hum"])
-    with pytest.raises(UserError, match="dict.en.txt holds the sub-words of sentencepiece: give --remove-bpe sentence"):
+    with pytest.raises(UserError, match="dict.en.txt holds the subwords of sentencepiece: give --remove-bpe sentence"):
         Relations.from_interactive_lines(lines_dataset(["▁they"], dictionary), [], config, config)
 
 
@@ -497,7 +497,7 @@ def test_an_extractor_that_does_not_exist() -> None:
 
 
 def test_relations_of_lines_from_a_real_server(corenlp_url: str) -> None:
-    """CoreNLP's tuple is (man, sits in, garden), both sub-words of the last; a line that has none follows."""
+    """CoreNLP's tuple is (man, sits in, garden), both subwords of the last; a line that has none follows."""
     stream._open_extractor.cache_clear()
     dictionary = make_dictionary(["a man sits in the gar@@ den ."])
     config = make_task(relation_extractor="corenlp-openie", corenlp_url=corenlp_url).cfg

@@ -75,7 +75,7 @@ TEXTS: Rows = (
     bad_file("a name twice", f"{COMPARE} --names a a", SYSTEM, "two systems have the same name (a, a)", "--names"),
     bad_value("a system twice", f"{A} compare --ref test.en --sys test.en test.en", "two systems have the same name"),
     bad_usage("an unknown tokenizer", f"{COMPARE} --tokenize 14a", "invalid choice: '14a'"),
-    bad_usage("unknown sub-words", f"{COMPARE} --remove-bpe bpe", "invalid choice: 'bpe'"),
+    bad_usage("unknown subwords", f"{COMPARE} --remove-bpe bpe", "invalid choice: 'bpe'"),
     *(
         bad_usage(
             f"--resamples {value!r}", f"{COMPARE} --resamples={value!r}", "--resamples", "is not an integer from 1"
@@ -520,7 +520,7 @@ CONTRASTIVE_SETS: Rows = (
         "reads 1024",
     ),
     bad_usage("an unknown tokenizer", f"{PLAIN} --tokenizer 13a", "invalid choice: '13a'"),
-    bad_value("sub-words without codes", f"{PLAIN} --bpe subword_nmt", "--bpe subword_nmt needs --bpe-codes"),
+    bad_value("subwords without codes", f"{PLAIN} --bpe subword_nmt", "--bpe subword_nmt needs --bpe-codes"),
     bad_file(
         "codes that are not there",
         f"{PLAIN} --bpe subword_nmt --bpe-codes nowhere",

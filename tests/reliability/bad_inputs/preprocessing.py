@@ -403,7 +403,7 @@ RELATION_FILES: Rows = (
     bad_usage(
         "a property without a value", "ctxgates relations data --corenlp-property a", "'a' does not have the form"
     ),
-    bad_usage("unknown sub-words", f"{FILES} --remove-bpe bpe", "--remove-bpe", "invalid choice: 'bpe'"),
+    bad_usage("unknown subwords", f"{FILES} --remove-bpe bpe", "--remove-bpe", "invalid choice: 'bpe'"),
     bad_value(
         "a dump in no folder", f"{FILES} --dump nowhere/a", "--dump nowhere/a: name a file in an existing folder"
     ),
