@@ -255,12 +255,12 @@ class Mechanism(Generic[Options]):
     def source_part(
         self, layer: int, options: TransformerOptions, new_attention: Callable[[], SentenceAttention]
     ) -> Optional[SourceContextPart]:
-        """The part for the source context of a Transformer's decoder layer. ``layer`` is its number, from 1 at the
-        bottom; ``new_attention`` makes attention like the layer's own, with new parameters."""
+        """The part for the source context of one of :attr:`layers`, on the Transformer. ``layer`` is its number, from 1
+        at the bottom; ``new_attention`` makes attention like the layer's own, with new parameters."""
         return None
 
     def connection(self, layer: int, options: TransformerOptions) -> Optional[Connection]:
-        """The part that connects target and source context in a Transformer's decoder layer."""
+        """The part that connects target and source context in one of :attr:`layers`, on the Transformer."""
         return None
 
     def recurrent_source_part(self, widths: RecurrentWidths) -> Optional[RecurrentSourcePart]:

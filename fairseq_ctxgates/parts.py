@@ -162,6 +162,7 @@ class SourceContextPart(Part):
         Args:
             query: the target context as attention reads it, (target length, batch, embed dim)
             source: the source context that attention gave, before dropout and layer normalization, of the same shape
+            layer_input: what else the layer reads
 
         Returns:
             the new source context, of the same shape, and what the part returns beside it
@@ -270,15 +271,15 @@ class RecurrentSourcePart(RecurrentPart):
 
 
 class RecurrentConnection(RecurrentPart):
-    """Connects target and source context in the recurrent unit. This base class, the plain connection, leaves them as
-    they are."""
+    """Connects target and source context in the recurrent unit."""
 
-    def source_terms(self, context_proj: nn.Module, context: Tensor) -> Tensor:
+    def context_terms(self, context_proj: nn.Module, context: Tensor) -> Tensor:
         """The terms of the source context, C c first, (..., any width), from contexts, (..., context dim). Like
         :meth:`RecurrentSourcePart.context_terms`, it must be an affine function of each context by itself."""
         terms: Tensor = context_proj(context)
         return terms
 
+    @abstractmethod
     def forward(
         self, previous: Tensor, step_input: Optional[Tensor], source: Tensor, target_terms: Sequence[Tensor]
     ) -> Tuple[Tensor, List[Tensor], Returned]:
@@ -286,7 +287,7 @@ class RecurrentConnection(RecurrentPart):
         Args:
             previous: s_{t-1}, (rows, state dim)
             step_input: of this step, from :meth:`step_inputs`
-            source: from :meth:`source_terms`
+            source: :meth:`context_terms` of the source context, (rows, any width)
             target_terms: of the target context, (rows, 3 · state dim) each: U s_{t-1}, which the reset gate multiplies,
                 then W y_{t-1}; with feedback attention U s̃ only
 
@@ -294,6 +295,14 @@ class RecurrentConnection(RecurrentPart):
             C c_t and the terms of the target context in the same order, scaled, each (rows, 3 · state dim), and what
             the part returns beside them
         """
+
+
+class PlainRecurrentConnection(RecurrentConnection):
+    """The connection of a cell without context gates, which leaves both contexts as they are."""
+
+    def forward(
+        self, previous: Tensor, step_input: Optional[Tensor], source: Tensor, target_terms: Sequence[Tensor]
+    ) -> Tuple[Tensor, List[Tensor], Returned]:
         return source, list(target_terms), {}
 
 

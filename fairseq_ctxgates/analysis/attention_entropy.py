@@ -164,7 +164,7 @@ def check_model(inference: Inference) -> None:
         raise UserError(
             f"{inference.path} has no inter-sentence gate: train with --arch isg_transformer, or --inter-sentence-gate"
         )
-    if inter_sentence(inference).options.inter_sentence_ablation == "random":
+    if inter_sentence(inference).is_random:
         raise UserError(f"{inference.path}: under the ablation 'random' nothing attends to the preceding sentence")
 
 

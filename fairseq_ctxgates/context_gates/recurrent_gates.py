@@ -45,7 +45,7 @@ class RecurrentContextGate(RecurrentConnection):
         terms: Tensor = self.from_word(words)
         return terms
 
-    def source_terms(self, context_proj: nn.Module, context: Tensor) -> Tensor:
+    def context_terms(self, context_proj: nn.Module, context: Tensor) -> Tensor:
         """C c and C_z c side by side, (..., 4 · state dim)."""
         return torch.cat([context_proj(context), self.from_context(context)], dim=-1)
 

@@ -96,13 +96,20 @@ class PrecedingContext(SourceContextPart):
 
     def preceding_context(self, query: Tensor, layer_input: LayerInput) -> Tuple[Tensor, Optional[Tensor]]:
         """c_a, (target length, batch, embed dim), and the weights of attention, (heads, batch, target length, preceding
-        length), if asked for. Under the ablation ``random`` c_a is random and has no weights."""
+        length), if asked for."""
         added = layer_input.added
-        if "sentence_keys" in added:
-            steps = step_numbers(layer_input.first_step, query)
-            return random_context(added["sentence_keys"], self.layer, steps, query.size(-1)).to(query), None
         preceding = EncodedSentence(added["preceding_out"], added.get("preceding_padding_mask"))
         return attend(self.attention, query, preceding, layer_input.incremental_state, ATTENTION in layer_input.returns)
+
+
+class RandomContext(PrecedingContext):
+    """The ablation ``random`` on the Transformer: c_a is random. The attention is not read, but remains, so that a
+    trained model's parameters fit."""
+
+    def preceding_context(self, query: Tensor, layer_input: LayerInput) -> Tuple[Tensor, None]:
+        """c_a, (target length, batch, embed dim), see :func:`random_context`; there are no weights."""
+        keys, steps = layer_input.added["sentence_keys"], step_numbers(layer_input.first_step, query)
+        return random_context(keys, self.layer, steps, query.size(-1)).to(query), None
 
 
 class RecurrentPrecedingContext(RecurrentSourcePart):
@@ -129,21 +136,14 @@ class RecurrentPrecedingContext(RecurrentSourcePart):
         self.attention = AdditiveAttention(widths.state, widths.context, widths.state)
 
     def read(self, added: Mapping[str, Tensor]) -> Optional[AttentionMemory]:
-        """The memory of the preceding sentences; None under the ablation ``random``."""
-        if "preceding_out" not in added:
-            return None
+        """The memory of the preceding sentences."""
         h = added["preceding_out"]
         return AttentionMemory(self.attention.key_proj(h), self.preceding_terms(h), added["preceding_padding_mask"])
 
     def step_inputs(self, words: Tensor, added: Mapping[str, Tensor], first_step: int) -> Tensor:
-        """W y_{t-1}, (target length, rows, context dim); under the ablation ``random`` also :meth:`preceding_terms` of
-        the random contexts, (target length, rows, 3 · context dim) in all."""
+        """W y_{t-1}, (target length, rows, context dim)."""
         terms: Tensor = self.from_word(words)
-        if "sentence_keys" not in added:
-            return terms
-        steps = step_numbers(first_step, words)
-        contexts = random_context(added["sentence_keys"], 1, steps, self.gate.sentence_proj.in_features).to(words)
-        return torch.cat([terms, self.preceding_terms(contexts)], dim=-1)
+        return terms
 
     def context_terms(self, context: Tensor) -> Tensor:
         """C_b h and C_2 h side by side, (..., 2 · context dim), of annotations or contexts h, (..., context dim)."""
@@ -162,18 +162,49 @@ class RecurrentPrecedingContext(RecurrentSourcePart):
         memory: Optional[AttentionMemory],
     ) -> Tuple[Tensor, Returned]:
         """See :meth:`RecurrentSourcePart.forward`."""
-        assert step_input is not None  # from step_inputs
-        returned: Returned = {}
-        if memory is None:  # the ablation random, for which step_inputs has put C_a c_a and C_1 c_a beside W y_{t-1}
-            word_term, gate_a, context_a = step_input.chunk(3, dim=-1)
-        else:
-            returned[ATTENTION] = self.attention(query, memory)
-            gate_a, context_a = weighted_sum(returned[ATTENTION], memory.values).chunk(2, dim=-1)
-            word_term = step_input
+        assert step_input is not None and memory is not None  # from step_inputs and read
+        weights = self.attention(query, memory)
+        preceding = weighted_sum(weights, memory.values)
+        context, z = self.mix(previous, step_input, source, preceding)
+        return context, {ATTENTION: weights, GATES: z}
+
+    def mix(self, previous: Tensor, word_term: Tensor, source: Tensor, preceding: Tensor) -> Tuple[Tensor, Tensor]:
+        """The new source context and z_t, (rows, context dim), from s_{t-1}, W y_{t-1}, the :meth:`context_terms` of
+        c_b and the :meth:`preceding_terms` of c_a."""
         gate_b, context_b = source.chunk(2, dim=-1)
+        gate_a, context_a = preceding.chunk(2, dim=-1)
         argument = self.gate.from_state(previous) + word_term + gate_b + gate_a
-        context, returned[GATES] = self.gate.mix(argument, context_b, context_a)
-        return context, returned
+        return self.gate.mix(argument, context_b, context_a)
+
+
+class RecurrentRandomContext(RecurrentPrecedingContext):
+    """The ablation ``random`` on RNNSearch: c_a is random. The attention is not read, but remains, so that a trained
+    model's parameters fit."""
+
+    def read(self, added: Mapping[str, Tensor]) -> None:
+        """None: there is nothing to attend to."""
+
+    def step_inputs(self, words: Tensor, added: Mapping[str, Tensor], first_step: int) -> Tensor:
+        """W y_{t-1} and the :meth:`preceding_terms` of random contexts, see :func:`random_context`, side by side,
+        (target length, rows, 3 · context dim)."""
+        keys, steps = added["sentence_keys"], step_numbers(first_step, words)
+        contexts = random_context(keys, 1, steps, self.gate.sentence_proj.in_features).to(words)
+        return torch.cat([self.from_word(words), self.preceding_terms(contexts)], dim=-1)
+
+    def forward(
+        self,
+        previous: Tensor,
+        query: Tensor,
+        source: Tensor,
+        step_input: Optional[Tensor],
+        memory: Optional[AttentionMemory],
+    ) -> Tuple[Tensor, Returned]:
+        """See :meth:`RecurrentSourcePart.forward`."""
+        assert step_input is not None  # from step_inputs
+        width = source.size(-1)
+        word_term, preceding = step_input.split([step_input.size(-1) - width, width], dim=-1)
+        context, z = self.mix(previous, word_term, source, preceding)
+        return context, {GATES: z}
 
 
 def step_numbers(first: int, x: Tensor) -> Tensor:

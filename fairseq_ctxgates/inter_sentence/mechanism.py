@@ -10,7 +10,13 @@ from torch import Tensor
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.inter_sentence.concatenated_sentences import ConcatenatedSentences
 from fairseq_ctxgates.inter_sentence.distance_embedding import DistanceEmbedding
-from fairseq_ctxgates.inter_sentence.gate import InterSentenceGate, PrecedingContext, RecurrentPrecedingContext
+from fairseq_ctxgates.inter_sentence.gate import (
+    InterSentenceGate,
+    PrecedingContext,
+    RandomContext,
+    RecurrentPrecedingContext,
+    RecurrentRandomContext,
+)
 from fairseq_ctxgates.inter_sentence.preceding_sentences import NULL_LENGTH, PrecedingSentences
 from fairseq_ctxgates.inter_sentence.random_context import sentence_keys
 from fairseq_ctxgates.mechanism import RNNSEARCH, TRANSFORMER, EncoderInput, FurtherSentences, Mechanism
@@ -86,27 +92,27 @@ class InterSentenceGating(Mechanism[InterSentenceGateConfig]):
     def sentences(self, encoder_input: EncoderInput) -> Dict[str, FurtherSentences]:
         """The preceding sentences, none under the ablation ``random``."""
         preceding = sentences_to_encode(encoder_input, self.context_size, self.options.inter_sentence_ablation)
-        return {} if self.options.inter_sentence_ablation == "random" else {"preceding": preceding}
+        return {} if self.is_random else {"preceding": preceding}
 
     def encoding_parts(self, width: int) -> Dict[str, EncodingPart]:
         return {"preceding": DistanceEmbedding(self.context_size, width)} if self.context_size > 1 else {}
 
     def tensors(self, encoder_input: EncoderInput) -> Dict[str, Tensor]:
         """Under the ablation ``random`` a key for each sentence, (batch,)."""
-        if self.options.inter_sentence_ablation != "random":
+        if not self.is_random:
             return {}
         return {"sentence_keys": sentence_keys(encoder_input.source, encoder_input.dictionary.pad())}
 
     def source_part(
         self, layer: int, options: TransformerOptions, new_attention: Callable[[], SentenceAttention]
     ) -> Optional[PrecedingContext]:
-        if layer not in self.layers:
-            return None
         width = options.decoder.embed_dim
-        return PrecedingContext(layer, new_attention(), self.gate(width, width))
+        part = RandomContext if self.is_random else PrecedingContext
+        return part(layer, new_attention(), self.gate(width, width))
 
     def recurrent_source_part(self, widths: RecurrentWidths) -> RecurrentPrecedingContext:
-        return RecurrentPrecedingContext(widths, self.gate(widths.state, widths.context))
+        part = RecurrentRandomContext if self.is_random else RecurrentPrecedingContext
+        return part(widths, self.gate(widths.state, widths.context))
 
     def gate(self, state_dim: int, context_dim: int) -> InterSentenceGate:
         """The gate of these widths."""
@@ -114,12 +120,17 @@ class InterSentenceGating(Mechanism[InterSentenceGateConfig]):
 
     @property
     def is_ablated(self) -> bool:
-        return self.options.inter_sentence_ablation in ("closed", "random")
+        return self.is_closed or self.is_random
 
     @property
     def is_closed(self) -> bool:
         """Whether an ablation holds the gate at 0."""
         return self.options.inter_sentence_ablation == "closed"
+
+    @property
+    def is_random(self) -> bool:
+        """Whether an ablation puts random contexts in place of those of the preceding sentence."""
+        return self.options.inter_sentence_ablation == "random"
 
 
 def sentences_to_encode(encoder_input: EncoderInput, context_size: int, ablation: str) -> FurtherSentences:

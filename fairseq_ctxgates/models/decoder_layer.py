@@ -38,7 +38,7 @@ class ContextDecoderLayer(TransformerDecoderLayerBase):
         super().__init__(cfg)
         self.number = number
         self.norm_order = NormOrder(cfg.decoder_norm_order)
-        mechanisms: Sequence[Mechanism] = cfg.mechanisms
+        mechanisms: Sequence[Mechanism] = [one for one in cfg.mechanisms if number in one.layers]
         new_attention = partial(self.build_encoder_attention, self.embed_dim, cfg)
         self.source_parts = Parts({one.name: one.source_part(number, cfg, new_attention) for one in mechanisms})
         connections = [mechanism.connection(number, cfg) for mechanism in mechanisms]

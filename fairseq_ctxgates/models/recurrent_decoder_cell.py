@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, NamedTuple, Optional, Protocol, Sequence
+from functools import partial
+from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Protocol, Sequence
 
 from torch import Tensor, nn
 
@@ -10,7 +11,14 @@ from fairseq_ctxgates.mechanism import Mechanism
 from fairseq_ctxgates.models.mechanism_parts import single_part
 from fairseq_ctxgates.modules.additive_attention import AdditiveAttention, AttentionMemory, weighted_sum
 from fairseq_ctxgates.modules.gated_recurrent_unit import gru, initialize_gru
-from fairseq_ctxgates.parts import Part, Parts, RecurrentConnection, RecurrentWidths, Returned
+from fairseq_ctxgates.parts import (
+    Part,
+    Parts,
+    PlainRecurrentConnection,
+    RecurrentConnection,
+    RecurrentWidths,
+    Returned,
+)
 
 
 class CellOptions(Protocol):
@@ -86,7 +94,7 @@ class RecurrentDecoderCell(nn.Module):
 
         self.source_parts = Parts({one.name: one.recurrent_source_part(widths) for one in mechanisms})
         connections = [mechanism.recurrent_connection(widths) for mechanism in mechanisms]
-        self.connection: RecurrentConnection = single_part(connections, default=RecurrentConnection())
+        self.connection: RecurrentConnection = single_part(connections, default=PlainRecurrentConnection())
         every_part: Sequence[Part] = (*self.source_parts.in_order(), self.connection)
         self.returnable = tuple(name for part in every_part for name in part.returnable)
         self.attentions = {name for part in every_part for name in part.attentions}
@@ -98,15 +106,14 @@ class RecurrentDecoderCell(nn.Module):
         length), and of the tensors that mechanisms added to the encoder's output."""
         memories = {name: part.read(added) for name, part in self.source_parts.named()}
         parts = {name: memory for name, memory in memories.items() if memory is not None}
-        return StepMemory(AttentionMemory(self.attention.key_proj(h), self.context_terms(h, 0), padding_mask), parts)
+        terms = self.context_readers()[0](h)
+        return StepMemory(AttentionMemory(self.attention.key_proj(h), terms, padding_mask), parts)
 
-    def context_terms(self, context: Tensor, place: int) -> Tensor:
-        """The terms, (..., any width), of annotations or contexts, (..., context dim), for the part that reads them:
-        the source part with this place, from 0, or after the last source part the connection."""
-        parts = self.source_parts.in_order()
-        if place < len(parts):
-            return parts[place].context_terms(context)
-        return self.connection.source_terms(self.context_proj, context)
+    def context_readers(self) -> List[Callable[[Tensor], Tensor]]:
+        """For each part that reads the source context, the function that computes the terms which the part needs, (...,
+        any width) from (..., context dim): the source parts in turn, and after them the connection."""
+        of_source_parts = [part.context_terms for part in self.source_parts.in_order()]
+        return [*of_source_parts, partial(self.connection.context_terms, self.context_proj)]
 
     def inputs(self, words: Tensor, added: Mapping[str, Tensor], first_step: int) -> List[StepInput]:
         """The input of each step.
@@ -141,12 +148,12 @@ class RecurrentDecoderCell(nn.Module):
             target_terms = [self.state_proj(state)]
 
         attention = self.attention(state, memory.sentence)
-        # What the next reader needs of the source context: Σ_j α_tj terms(h_j) = terms(c_t).
+        # What the first reader needs of the source context: Σ_j α_tj terms(h_j) = terms(c_t).
         terms = weighted_sum(attention, memory.sentence.values)
         returned: Returned = {}
-        for place, (name, part) in enumerate(self.source_parts.named(), start=1):
+        for (name, part), next_reader in zip(self.source_parts.named(), self.context_readers()[1:]):
             context, found = part(previous, state, terms, step_input.parts[name], memory.parts.get(name))
-            terms = self.context_terms(context, place)
+            terms = next_reader(context)
             returned.update(found)
         source, target_terms, found = self.connection(previous, step_input.connection, terms, target_terms)
         returned.update(found)

@@ -100,8 +100,6 @@ class FactualRelations(Mechanism[RelationFusionConfig]):
     def source_part(
         self, layer: int, options: TransformerOptions, new_attention: Callable[[], SentenceAttention]
     ) -> Optional[RelationContext]:
-        if layer not in self.layers:
-            return None
         own = self.options
         fusion = RelationFusion(own.relation_fusion, options.decoder.embed_dim, own.relation_lambda)
         return RelationContext(fusion, new_attention() if own.separate_relation_attention else None)
