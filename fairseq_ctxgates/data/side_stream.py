@@ -160,18 +160,15 @@ class SideStream(ABC, Generic[Options]):
         ablation leaves unread."""
 
     @classmethod
-    def options_without_effect(cls, *, trains: bool, has_criterion: bool, reads_lines: bool) -> Set[str]:
-        """The names of the stream's options that have no effect in a command.
+    def options_of_training(cls) -> Set[str]:
+        """The names of the stream's options that have an effect in training only."""
+        return {*cls.filters, *cls.augmentations, *cls.training_options}
 
-        Args:
-            trains: whether the command trains
-            has_criterion: whether it has a criterion, as training and validation do
-            reads_lines: whether it reads lines of text, as fairseq-interactive does
-        """
-        if cls.criterions and not has_criterion:
-            return {option.name for option in fields(cls.Config)} - {"_name"}
-        of_training = () if trains else (*cls.filters, *cls.augmentations, *cls.training_options)
-        return {*of_training, *(() if reads_lines else cls.interactive_options)}
+    @classmethod
+    def options_of_criterion(cls) -> Set[str]:
+        """The names of the stream's options that have an effect only where there is a criterion, which is in training
+        and validation."""
+        return {option.name for option in fields(cls.Config)} - {"_name"} if cls.criterions else set()
 
     @classmethod
     def values_to_save(cls, options: Options, required: AbstractSet[str]) -> Dict[str, Optional[str]]:

@@ -134,6 +134,10 @@ class ContextModel(FairseqEncoderDecoderModel):
         """Raise UserError if an option of training has had no effect."""
         if self.pending_warm_start:
             raise UserError(f"--warm-start {self.pending_warm_start}: give --task context_translation, which loads it")
+        self.refuse_unread_options()
+
+    def refuse_unread_options(self) -> None:
+        """Raise UserError if an option was given that would do nothing, for the first one."""
         for message in self.unread_options.values():
             raise UserError(message)
 
@@ -147,8 +151,7 @@ class ContextModel(FairseqEncoderDecoderModel):
         if self.input_options is None:
             for entry in find_needs(state_dict):
                 raise UserError(f"the model of this checkpoint {entry}")
-            for message in self.unread_options.values():
-                raise UserError(message)
+            self.refuse_unread_options()
         self.pending_warm_start = None
         if self.warm_started_from:
             logger.info(f"other parameters take the place of those of --warm-start {self.warm_started_from}")

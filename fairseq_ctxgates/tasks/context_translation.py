@@ -34,11 +34,13 @@ from fairseq_ctxgates.tasks.loader_workers import LoaderWorkers
 from fairseq_ctxgates.tasks.model_overrides import ModelOptions, refuse_unread_overrides
 from fairseq_ctxgates.tasks.saved_options import SavedOptions
 from fairseq_ctxgates.tasks.task_streams import (
+    CRITERION_OPTIONS,
+    INTERACTIVE_OPTIONS,
     SAVED_OPTIONS,
     STREAMS,
+    TRAINING_OPTIONS,
     TRANSLATION_OPTIONS,
     TaskStreams,
-    options_without_effect,
 )
 from fairseq_ctxgates.tasks.translation_pass import NO_ALIGNMENT, TranslationPass
 
@@ -91,7 +93,7 @@ class ContextTranslationTask(TranslationTask):
             UserError: a stream is missing, or does not fit the data.
         """
         keep_freed_memory()
-        self._refuse_given(options_without_effect(trains=True, has_criterion=True), "fairseq-interactive")
+        self._refuse_given(INTERACTIVE_OPTIONS, "fairseq-interactive")
         # Outside of training, fairseq passes the options of training as task_cfg.
         is_train = split == self.cfg.train_subset and "task_cfg" not in kwargs
         if is_train:
@@ -143,6 +145,12 @@ class ContextTranslationTask(TranslationTask):
             self._check_options()
             for load in list(self._loads.values()):
                 load()
+
+    @property
+    def _is_translating(self) -> bool:
+        """Whether the task is that of fairseq-generate or fairseq-interactive. They alone are given ``--path`` as an
+        option that the task can see; fairseq-validate and torch.hub run the task of the checkpoint."""
+        return bool(self.cfg.path)
 
     def _refuse_given(self, names: AbstractSet[str], command: str) -> None:
         """Raise UserError if one of these options, which are for another command, is given."""
@@ -257,10 +265,10 @@ class ContextTranslationTask(TranslationTask):
         if dataset is not self._training_data and dataset is not self._lines.dataset:
             context = self.streams.target_context(self.tgt_dict)
             self._pass = TranslationPass(context, kwargs.get("num_shards", 1) > 1)
-            if self.cfg.eval_bleu and not self.cfg.path:
+            if self.cfg.eval_bleu and not self._is_translating:
                 self._pass.check_alone()
             if isinstance(dataset, SideStreamDataset):
-                dataset.is_translated = bool(self.cfg.path or self.cfg.eval_bleu)
+                dataset.is_translated = self._is_translating or self.cfg.eval_bleu
         if dataset is not self._training_data:
             # fairseq's main branch drops what exceeds a multiple (fairseq's issue 5036), but no line may be dropped.
             required_batch_size_multiple = 1
@@ -300,11 +308,11 @@ class ContextTranslationTask(TranslationTask):
             UserError: the options contradict each other, or do not suit the models.
         """
         is_scored = getattr(args, "score_reference", False)
-        if self._models:  # else it is the generator of --eval-bleu, which is built with the first model
+        is_of_eval_bleu = not self._models  # which builds its generator with the first model
+        if not is_of_eval_bleu:
             self._check_options()
-            if self.cfg.path:  # else the task is a checkpoint's, with the options of its training
-                unread = options_without_effect(trains=False, has_criterion=False, reads_lines=True)
-                self._refuse_given(unread, "fairseq-train")
+            if self._is_translating:  # else the task is a checkpoint's, with the options of its training
+                self._refuse_given(TRAINING_OPTIONS | CRITERION_OPTIONS, "fairseq-train")
         alignment = wanted_alignment(args, self.cfg.post_process)
         continues = self.streams.target_context(self.tgt_dict) is not None and not is_scored
         if alignment and continues:
@@ -334,18 +342,26 @@ class ContextTranslationTask(TranslationTask):
 
 def task_option_names(*, has_criterion: bool, reads_lines: bool = False) -> Set[str]:
     """The names of the task's options that have an effect in a command that runs a trained model with the checkpoint's
-    task; see :meth:`SideStream.options_without_effect`."""
+    task.
+
+    Args:
+        has_criterion: whether the command has a criterion, as validation does
+        reads_lines: whether it reads lines of text, as fairseq-interactive does
+    """
     configs = (TranslationConfig, *(stream.Config for stream in STREAMS))
     names = {option.name for config in configs for option in fields(config)} - {"_name"}
-    unread = options_without_effect(trains=False, has_criterion=has_criterion, reads_lines=reads_lines)
-    return names - unread - TRANSLATION_OPTIONS
+    unread = TRAINING_OPTIONS | TRANSLATION_OPTIONS
+    if not has_criterion:
+        unread |= CRITERION_OPTIONS
+    if not reads_lines:
+        unread |= INTERACTIVE_OPTIONS
+    return names - unread
 
 
 def _check_trainable(model: ContextModel) -> None:
     """Raise UserError for an option that would have no effect in training, or for an ablation that leaves parameters
     without gradients."""
-    for message in model.unread_options.values():
-        raise UserError(message)
+    model.refuse_unread_options()
     for mechanism in model.mechanisms:
         if mechanism.is_ablated:
             raise UserError(

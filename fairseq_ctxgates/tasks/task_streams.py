@@ -23,8 +23,12 @@ from fairseq_ctxgates.models.input_options import Values
 logger = logging.getLogger(__name__)
 
 STREAMS: Tuple[Type[SideStream], ...] = tuple(stream for mechanism in all_mechanisms() for stream in mechanism.streams)
-# The options that only fairseq-generate needs, and those that a checkpoint keeps; see SideStream.
+# The options that have an effect only in training, with a criterion, in fairseq-generate or in fairseq-interactive, and
+# those that a checkpoint keeps.
+TRAINING_OPTIONS = {name for stream in STREAMS for name in stream.options_of_training()}
+CRITERION_OPTIONS = {name for stream in STREAMS for name in stream.options_of_criterion()}
 TRANSLATION_OPTIONS = {name for stream in STREAMS for name in stream.translation_options}
+INTERACTIVE_OPTIONS = {name for stream in STREAMS for name in stream.interactive_options}
 SAVED_OPTIONS = {name: differs for stream in STREAMS for name, differs in stream.saved_options.items()}
 
 
@@ -173,9 +177,3 @@ def _training_mask(streams: Sequence[SideStream], split: str) -> Optional[np.nda
         raise UserError(f"{split}: {filters} leave no sentence")
     logger.info(f"{split}: {(~mask).sum():,} of {len(mask):,} sentences left out ({filters})")
     return mask
-
-
-def options_without_effect(*, trains: bool, has_criterion: bool, reads_lines: bool = False) -> Set[str]:
-    """The streams' options that have no effect in a command; see :meth:`SideStream.options_without_effect`."""
-    command = {"trains": trains, "has_criterion": has_criterion, "reads_lines": reads_lines}
-    return {name for stream in STREAMS for name in stream.options_without_effect(**command)}
