@@ -134,13 +134,13 @@ def attend(
     # Where it can, fairseq uses torch's faster attention. This one has no weights for each head, knows no beams, and
     # reads the matrices of the projections without calling the modules, which draw the quantization noise.
     has_beams = query.size(1) > sentence.states.size(1)
-    is_torchs = not (need_weights or has_beams or has_quantization_noise(attention.q_proj))
+    may_be_torchs = not (need_weights or has_beams or has_quantization_noise(attention.q_proj))
     context, weights = attention(
         query=query,
         key=sentence.states,
         value=sentence.states,
         key_padding_mask=sentence.padding_mask,
-        static_kv=not is_torchs,
+        static_kv=not may_be_torchs,  # without an incremental state, this only makes fairseq use its own attention
         need_weights=need_weights,
         need_head_weights=need_weights,
     )

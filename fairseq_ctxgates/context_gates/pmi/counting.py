@@ -7,7 +7,6 @@ so the cost is one step for each pair of each sentence.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from concurrent.futures import Executor
 from contextlib import ExitStack, closing
@@ -42,7 +41,7 @@ from fairseq_ctxgates.context_gates.pmi.table import (
     save_table,
     table_path,
 )
-from fairseq_ctxgates.data.data_directory import Split, fingerprint
+from fairseq_ctxgates.data.data_directory import Split, digest_of, fingerprint
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import naming, scratch_folder, write_array
 
@@ -181,10 +180,8 @@ def training_provenance(splits: Sequence[Split]) -> Provenance:
 
 def dictionary_digests(split: Split) -> Dict[str, str]:
     """A digest of the source and of the target dictionary."""
-    return {
-        role: hashlib.blake2b(split.dictionary_path(lang).read_bytes(), digest_size=16).hexdigest()
-        for role, lang in (("source", split.source_lang), ("target", split.target_lang))
-    }
+    roles = ("source", split.source_lang), ("target", split.target_lang)
+    return {role: digest_of(split.dictionary_path(lang)) for role, lang in roles}
 
 
 def collect_types(

@@ -102,7 +102,7 @@ class GateLabeller:
             score_contexts(first, row_start, spans[:, language], contexts, table.counts, table.normalized, mean)[0]
             for language, contexts, table in ((0, source.ids, self.bilingual), (1, target.ids, self.monolingual))
         ]
-        positions = spans[:, 1, 1].copy()
+        positions = spans[:, 1, 1].copy()  # a word stands where its target context ends
         labels = np.where(scores[0] > scores[1], np.uint8(SOURCE), np.uint8(TARGET))
         labels[np.maximum(*scores) == -np.inf] = IGNORE
         labels[words[positions] == EOS] = IGNORE
