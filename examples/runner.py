@@ -37,6 +37,7 @@ class Step:
     log: the file for its output
     budget: the last options of the command, which may be different when an interrupted run goes on
     keeps_work: whether its results are too costly to be made again just because the command has changed
+    inputs: a digest of the files that it reads besides those that other steps make; empty if it is not known
     """
 
     what: str
@@ -44,6 +45,7 @@ class Step:
     log: str
     budget: str = ""
     keeps_work: bool = False
+    inputs: str = ""
 
     @property
     def shell_command(self) -> str:
@@ -99,6 +101,7 @@ class Record(NamedTuple):
     done: whether it was finished
     run: the name of the run that finished it
     after: the names of the runs that it came after
+    inputs: as of the step
     """
 
     command: str
@@ -108,6 +111,11 @@ class Record(NamedTuple):
     done: bool
     run: str = ""
     after: str = ""
+    inputs: str = ""
+
+    def has_other_inputs(self, step: Step) -> bool:
+        """Whether the step would now read other files, as far as both are known."""
+        return bool(self.inputs and step.inputs) and self.inputs != step.inputs
 
 
 def record_file(directory: Path, step: Step) -> Path:
@@ -128,11 +136,13 @@ def runs_before(job: Job, position: int, directory: Path) -> str:
 
 
 def has_run(job: Job, position: int, directory: Path) -> bool:
-    """Whether a step of a job was done, by the same command, after the same commands, of which none has run since."""
-    record = read_record(directory, job.steps[position])
-    if record is None or not record.done:
+    """Whether a step of a job was done, by the same command, from the same inputs, after the same commands, of which
+    none has run since."""
+    step = job.steps[position]
+    record = read_record(directory, step)
+    if record is None or not record.done or record.has_other_inputs(step):
         return False
-    expected = job.origins[position], job.steps[position].budget, runs_before(job, position, directory)
+    expected = job.origins[position], step.budget, runs_before(job, position, directory)
     return (record.origin, record.budget, record.after) == expected
 
 
@@ -268,8 +278,10 @@ class Runner:
                     problem = "was begun after other commands than those that would now run before it"
             elif record.after != runs_before(job, position, self._directory):
                 problem = "was begun before what it reads was made anew"
+            elif record.has_other_inputs(step):
+                problem = "was begun with other content of the files that it reads"
             elif is_smaller(step.budget, record.budget):
-                problem = f"has had {record.budget}, more than {step.budget}"
+                problem = f"has had {record.budget or 'no limit'}, and {step.budget} may be less"
             if problem:
                 folder = (self._directory / step.log).parent
                 remedy = f"Remove {folder} to begin anew, or name another --directory"
@@ -328,16 +340,18 @@ class Runner:
         seconds = time.monotonic() - job.started
         after = runs_before(job, job.position, self._directory)
         run = secrets.token_hex(4) if done else ""
-        record = Record(step.command, step.budget, job.origins[job.position], seconds, done, run, after)
+        origin = job.origins[job.position]
+        record = Record(step.command, step.budget, origin, seconds, done, run, after, step.inputs)
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path, durable=False) as temporary:
             temporary.write_text(json.dumps(record._asdict(), indent=2) + "\n", encoding="utf-8")
 
 
 def is_smaller(budget: str, before: str) -> bool:
-    """Whether a budget ends earlier than another, by ``--max-epoch`` or ``--max-update``."""
+    """Whether a budget may end earlier than another, by ``--max-epoch`` or ``--max-update``: one of the two is smaller
+    than before, or is new."""
     now, earlier = (dict(re.findall(r"(--max-(?:epoch|update))[ =](\d+)", text)) for text in (budget, before))
-    return any(int(now[option]) < int(earlier[option]) for option in now.keys() & earlier.keys())
+    return any(int(limit) < float(earlier.get(option, "inf")) for option, limit in now.items())
 
 
 def failure(job: Job, log: Path, status: int) -> str:

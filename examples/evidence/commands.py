@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 from string import Template
-from typing import Dict, List, NamedTuple, Sequence
+from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from evidence.plan import Corpus, Plan, System, slug
+from fairseq_ctxgates.data.data_directory import digest_of
 from fairseq_ctxgates.errors import UserError
 from runner import Job, Step, has_run
 
@@ -52,10 +53,11 @@ class CorpusCommands:
 
     Args:
         name: the name of the corpus
+        texts: the folder that contains the folders of the corpora
     """
 
-    def __init__(self, name: str, corpus: Corpus) -> None:
-        self._name, self._corpus = name, corpus
+    def __init__(self, name: str, corpus: Corpus, texts: Path) -> None:
+        self._name, self._corpus, self._texts = name, corpus, texts
         self._folder = corpus_folder(name)
         self.source, self.target = corpus.pair
         self.data = f"{self._folder}/data-bin -s {self.source} -t {self.target}"
@@ -84,7 +86,13 @@ class CorpusCommands:
         return Job(
             self._name,
             [
-                Step(what, command, f"{self._folder}/{slug(what)}.log", keeps_work=True)
+                Step(
+                    what,
+                    command,
+                    f"{self._folder}/{slug(what)}.log",
+                    keeps_work=True,
+                    inputs=self._texts_digest() if what == "text" else "",
+                )
                 for what, command in steps.items()
             ],
         )
@@ -116,14 +124,23 @@ class CorpusCommands:
         splits = [split for split in SPLITS if split != "test" or not self._corpus.held_out]
         return [f"{split}.{ending}" for split in splits for ending in self._endings]
 
-    def check_texts(self, texts: Path, directory: Path) -> None:
+    def check_texts(self, directory: Path) -> None:
         """Raise UserError if a text is still to be read and one of its files is missing."""
         if self._corpus.make or has_run(self.job, 0, directory):
             return
-        for name in self._files:
-            path = texts / self._corpus.text / name
-            if not path.exists() and not path.with_name(f"{name}.gz").exists():
+        for path, found in self._text_files().items():
+            if found is None:
                 raise UserError(f"{path} (or .gz) not found: name the folder of the corpora by --texts")
+
+    def _text_files(self) -> Dict[Path, Optional[Path]]:
+        """The file of each text, or its file ``.gz``; None if there is neither."""
+        paths = [self._texts / self._corpus.text / name for name in self._files]
+        return {path: next(filter(Path.exists, (path, Path(f"{path}.gz"))), None) for path in paths}
+
+    def _texts_digest(self) -> str:
+        """A digest of the files of the text; empty if the corpus has none, or if they are not here."""
+        files = [] if self._corpus.make else [found for found in self._text_files().values() if found is not None]
+        return digest_of(*files) if len(files) == len(self._files) else ""
 
     def _tokenizing(self) -> str:
         return "\n".join(

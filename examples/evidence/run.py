@@ -89,7 +89,8 @@ class Experiments:
             if name not in plan.parts:
                 raise UserError(f"{args.plan} has no part {name!r}; its parts are {', '.join(plan.parts)}")
         wanted = [plan.parts[part].corpus for part in names] if plan.parts else list(plan.corpora)
-        self._corpora = {name: CorpusCommands(name, plan.corpora[name]) for name in dict.fromkeys(wanted)}
+        texts = args.texts.resolve()
+        self._corpora = {name: CorpusCommands(name, plan.corpora[name], texts) for name in dict.fromkeys(wanted)}
         more = MoreOptions(args.train, args.budget, args.generate)
         self._parts = {name: PartCommands(name, plan, self._corpora[plan.parts[name].corpus], more) for name in names}
 
@@ -105,7 +106,7 @@ class Experiments:
     def check_texts(self) -> None:
         """Raise UserError if a text that is still to be read is missing."""
         for corpus in self._corpora.values():
-            corpus.check_texts(self._args.texts.resolve(), self._directory)
+            corpus.check_texts(self._directory)
 
     def report(self, console: Console) -> None:
         """Print and keep the table of each part that has a finished seed. If a part has none, its table of an earlier

@@ -68,7 +68,9 @@ def read_training(directory: Path, folder: str) -> Training:
     for line in re.findall(r"\| valid \| (\{.*\})", log):
         report = json.loads(line)
         updates = int(report["valid_num_updates"])
-        curve[updates] = Validation(updates, float(report["valid_loss"]), float(report["valid_nll_loss"]))
+        loss = float(report["valid_loss"])
+        # fairseq's cross_entropy logs one number for both.
+        curve[updates] = Validation(updates, loss, float(report.get("valid_nll_loss", loss)))
     has_converged = log.rfind(STOPPED_EARLY) > log.rfind("| valid | ")  # and training did not go on
     record = read_record(directory, Step("", "", f"{folder}/train.log"))
     assert record is not None  # since the training is finished
@@ -78,13 +80,14 @@ def read_training(directory: Path, folder: str) -> Training:
 def mixed_bootstrap(
     baseline: np.ndarray, system: np.ndarray, metric: Metric, resamples: int = RESAMPLES, seed: int = 12345
 ) -> float:
-    """The probability that a difference between two systems, each trained with several seeds, is due to chance.
+    """The probability that a difference between two systems, each trained with n seeds, is due to chance.
 
-    A resample draws seeds and sentences, the same for both systems. Its difference is that of the systems' mean scores
-    over the seeds drawn. The variance of draws of n seeds is too small by the factor (n - 1) / n, so the change that a
-    draw of seeds makes is divided by the root of this factor. p is the share of resamples whose difference is at least
-    as far from their mean, to either side, as the observed difference is from zero. sacreBLEU's paired bootstrap counts
-    one side, which is about half of that. With few seeds, p is rough: read it beside the p of each seed.
+    A resample draws sentences, the same for both systems and all seeds, and computes the difference of the systems'
+    mean scores over the seeds. Trainings with other seeds would have changed this difference too. Two or three seeds
+    are too few to draw from, so that change is drawn from Student's distribution with n - 1 degrees of freedom, times
+    the standard error of the seeds' differences. p is the share of resamples that are at least as far from the mean of
+    the resampled sentences' differences, to either side, as the observed difference is from zero. sacreBLEU's paired
+    bootstrap counts one side, which is about half of that.
 
     Args:
         baseline, system: sufficient statistics of the metric, (seeds, sentences, quantities)
@@ -92,22 +95,22 @@ def mixed_bootstrap(
     rng = np.random.default_rng(seed)
     seeds, sentences = baseline.shape[:2]
 
-    def mean_score(sums: np.ndarray) -> float:
-        return float(np.mean([metric._compute_score_from_stats(row).score for row in sums]))
-
-    def difference(times: Any, drawn: Any) -> float:
-        return mean_score(times @ system[drawn]) - mean_score(times @ baseline[drawn])
+    def differences(times: np.ndarray) -> np.ndarray:
+        """The difference of each seed, (seeds,), if each sentence is there so many times, (sentences,)."""
+        pairs = zip(times @ system, times @ baseline)
+        scores = [[metric._compute_score_from_stats(sums).score for sums in pair] for pair in pairs]
+        return np.subtract(*np.transpose(scores))
 
     def resample() -> float:
         times = np.bincount(rng.integers(sentences, size=sentences), minlength=sentences)
-        of_all = difference(times, np.arange(seeds))
-        if seeds == 1:
-            return of_all
-        return of_all + np.sqrt(seeds / (seeds - 1)) * (difference(times, rng.integers(seeds, size=seeds)) - of_all)
+        return float(differences(times).mean())
 
-    observed = difference(np.ones(sentences, int), np.arange(seeds))
+    observed = differences(np.ones(sentences, int))
     resampled = np.array([resample() for _ in range(resamples)])
-    as_far = np.abs(resampled - resampled.mean()) >= abs(observed)
+    deviations = resampled - resampled.mean()
+    if seeds > 1:
+        deviations += observed.std(ddof=1) / np.sqrt(seeds) * rng.standard_t(seeds - 1, size=resamples)
+    as_far = np.abs(deviations) >= abs(observed.mean())
     return float((as_far.sum() + 1) / (resamples + 1))
 
 
@@ -277,7 +280,7 @@ class PartResults:
             footer=[
                 "means over the seeds; ±: half of the 95% interval within a seed; s.d.: standard deviation over seeds",
                 f"p: of the difference to {rows[0].name}, by sacreBLEU's paired bootstrap within each seed (one-sided)",
-                "p of all: by a bootstrap that draws seeds and sentences (two-sided); rough over few seeds",
+                "p of all: by a bootstrap over sentences, with Student's t over seeds (two-sided)",
                 "updates and nll (on valid, in bits a token): of the best validation; converged: stopped by --patience",
                 *(f"{metric}: {signature}" for metric, signature in self.signatures.items()),
             ],

@@ -136,6 +136,22 @@ def test_a_run_with_a_mistake_is_refused_at_once(
     assert not (directory / "corpora").exists()
 
 
+def test_corrected_texts_are_other_texts(tmp_path: Path) -> None:
+    corpus = Corpus(languages="en-de", text="toy", words=100)
+    (tmp_path / "toy").mkdir()
+
+    def inputs() -> str:
+        return CorpusCommands("toy", corpus, tmp_path).job.steps[0].inputs
+
+    assert not inputs()  # the texts are not here
+    for name in ("train.en", "train.de", "valid.en", "valid.de", "test.en", "test.de.gz"):
+        (tmp_path / "toy" / name).write_text("a\n")
+    before = inputs()
+    assert before == inputs()
+    (tmp_path / "toy" / "valid.de").write_text("b\n")
+    assert before != inputs()
+
+
 def test_only_corpora_that_a_part_reads_are_made_ready(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     corpora = ("words: 100}}", "words: 100}, other: {languages: en-de, text: nowhere, words: 100}}")
     options = ["--directory", str(tmp_path / "evidence"), "--dry-run"]
@@ -155,7 +171,7 @@ def test_translations_are_text_again(target: str, text: str, tmp_path: Path, mon
     """In tokens of Moses, and out of them, by the commands of a plan."""
     pytest.importorskip("sacremoses")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    commands = CorpusCommands("toy", Corpus(languages=f"en-{target}", text="toy", tokenizer="moses", bpe=10))
+    commands = CorpusCommands("toy", Corpus(languages=f"en-{target}", text="toy", tokenizer="moses", bpe=10), tmp_path)
     folder = tmp_path / "corpora" / "toy" / "text"
     folder.mkdir(parents=True)
     for split in ("train", "valid", "test"):
@@ -201,7 +217,7 @@ def commands_of(plan: Path, folder: Path, capsys: pytest.CaptureFixture[str]) ->
 # The commands of all plans that were read, and those whose models were built: plans that include others share many.
 READ: Set[Tuple[str, ...]] = set()
 BUILT: Set[Tuple[str, ...]] = set()
-BUDGET = ("--max-epoch", "--max-update", "--patience")
+BUDGET = ("--max-epoch", "--max-update", "--patience", "--total-num-update")
 
 
 def without(options: Sequence[str], words: Sequence[str]) -> Tuple[str, ...]:
@@ -306,6 +322,8 @@ def test_a_training_is_read_from_its_log(tmp_path: Path) -> None:
     assert table.read_training(tmp_path, "a").has_converged
     log.write_text(log.read_text() + valid_line(40, 4.0, 3.5))  # trained on
     assert not table.read_training(tmp_path, "a").has_converged
+    log.write_text('valid INFO | valid | {"valid_loss": "6.0", "valid_num_updates": "10"}\n')  # of cross_entropy
+    assert table.read_training(tmp_path, "a").curve == [(10, 6.0, 6.0)]
 
 
 class Total:
@@ -363,15 +381,17 @@ def test_mixed_bootstrap_of_one_seed_agrees_with_sacrebleus() -> None:
     assert p / 2 == pytest.approx(expected, abs=0.05)  # sacreBLEU counts one side
 
 
-def test_seeds_alone_seldom_give_a_small_p() -> None:
-    """There is no true difference, and the seeds differ as much as the sentences make them."""
+@pytest.mark.parametrize("seeds", [2, 3])
+@pytest.mark.parametrize("deviation", [0.0, 5.0], ids=["seeds alone", "seeds and sentences"])
+def test_chance_seldom_gives_a_small_p(seeds: int, deviation: float) -> None:
+    """There is no true difference; with 5.0, the sentences' deviation of the mean is that of a seed."""
     rng = np.random.default_rng(5)
     below = 0
     for _ in range(200):
-        seeds = rng.normal(0, 0.5, size=(3, 1, 1))
-        differences = seeds + rng.normal(0, 5, size=(1, 100, 1))
-        below += table.mixed_bootstrap(np.zeros((3, 100, 1)), differences / 100, TOTAL, resamples=200) < 0.05
-    assert below / 200 < 0.12
+        of_seeds = rng.normal(0, 0.5, size=(seeds, 1, 1))
+        differences = of_seeds + rng.normal(0, deviation, size=(1, 100, 1))
+        below += table.mixed_bootstrap(np.zeros((seeds, 100, 1)), differences / 100, TOTAL, resamples=200) < 0.05
+    assert below / 200 < 0.07
 
 
 def test_a_column_that_is_not_there_is_named() -> None:

@@ -181,8 +181,20 @@ def test_a_larger_budget_goes_on_and_a_smaller_one_is_refused(tmp_path: Path) ->
     for budget in ("--max-epoch 1", "--max-epoch 2", "--max-epoch 2"):
         run_jobs(tmp_path, Job("model", [step("echo", budget=budget, keeps_work=True)]))
     assert (tmp_path / "a.log").read_text() == "--max-epoch 1\n--max-epoch 2\n"
-    with pytest.raises(SystemExit, match="has had --max-epoch 2, more than --max-epoch 1"):
-        run_jobs(tmp_path, Job("model", [step("echo", budget="--max-epoch 1", keeps_work=True)]))
+    for budget in ("--max-epoch 1", "--max-update 100", "--max-epoch 3 --max-update 100"):
+        with pytest.raises(SystemExit, match=f"has had --max-epoch 2, and {budget} may be less"):
+            run_jobs(tmp_path, Job("model", [step("echo", budget=budget, keeps_work=True)]))
+
+
+def test_work_on_other_files_is_refused(tmp_path: Path) -> None:
+    def job(inputs: str) -> Job:
+        return Job("data", [step("echo made", "a.log", keeps_work=True, inputs=inputs)])
+
+    for inputs in ("1", "1", ""):  # once without the files, on another machine
+        run_jobs(tmp_path, job(inputs))
+    assert (tmp_path / "a.log").read_text() == "made\n"
+    with pytest.raises(SystemExit, match="data: working was begun with other content of the files that it reads"):
+        run_jobs(tmp_path, job("2"))
 
 
 def test_the_time_of_an_interrupted_step_counts(tmp_path: Path) -> None:
