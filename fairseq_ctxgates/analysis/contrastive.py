@@ -8,8 +8,9 @@
 
 A translation's score is its log-probability: the sum over its tokens, end of sentence included. With ``--normalize`` it
 is the mean, which is the score of fairseq's ``SequenceScorer``. A model is right about an example if the right
-translation scores higher than every wrong one. A model reads as many of the preceding sentences as it was trained with,
-or none. A model that also reads the preceding translations (``--concatenate-preceding-target``) is given those of the
+translation scores higher than every wrong one. Translations that differ only in words unknown to the model are the same
+to it, and such an example counts as wrong; the report says how many there are. A model reads as many of the preceding
+sentences as it was trained with, or none. A model that also reads the preceding translations (``--concatenate-preceding-target``) is given those of the
 test set.
 """
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -125,6 +126,8 @@ class Candidates:
                 self.preceding_lengths.append(sum(map(len, tokens[-context_size:])))
         self.dataset = task.build_dataset_for_inference(self.lines, [len(line) for line in self.lines])
         self.padding, self.eos = task.target_dictionary.pad(), task.target_dictionary.eos()
+        # How many examples have a wrong translation with the tokens of the right one: the words that differ are unknown.
+        self.ambiguous = sum(map(self._is_ambiguous, np.split(self.rows, _starts(examples))))
         self.source_lengths = np.asarray(self.dataset.sizes)[self.rows]
         self.target_lengths = np.array([len(self.targets[row]) for row in self.rows])
         streams = getattr(self.dataset, "streams", ())  # fairseq's own task has none
@@ -138,6 +141,10 @@ class Candidates:
                     f"languages, of the release that has its reference"
                 )
         self._check_lengths(inference, examples)
+
+    def _is_ambiguous(self, rows: np.ndarray) -> bool:
+        right, *wrong = (self.targets[row] for row in rows.tolist())
+        return any(torch.equal(right, tokens) for tokens in wrong)
 
     def _check_lengths(self, inference: Inference, examples: Sequence[Example]) -> None:
         owners = [example for example in examples for _ in example.translations]
@@ -179,8 +186,26 @@ def _tokens(dictionary: Dictionary, text: str) -> Tensor:
     return ids.long()
 
 
-def score_examples(inference: Inference, examples: Sequence[Example], args: argparse.Namespace) -> List[np.ndarray]:
-    """The scores of each example's translations, (translations,)."""
+def _starts(examples: Sequence[Example]) -> np.ndarray:
+    """Where the translations of every example but the first begin among those of all."""
+    return np.cumsum([len(example.translations) for example in examples])[:-1]
+
+
+class ModelScores(NamedTuple):
+    """The scores of a model.
+
+    examples: as the model reads them
+    scores: of each example's translations, (translations,)
+    ambiguous: the number of examples in which a wrong translation has the tokens of the right one
+    """
+
+    examples: List[Example]
+    scores: List[np.ndarray]
+    ambiguous: int
+
+
+def score_examples(inference: Inference, examples: List[Example], args: argparse.Namespace) -> ModelScores:
+    """Score each translation of each example."""
     candidates = Candidates(inference, examples, args)
     scores: Dict[int, float] = {}
     for batch in candidates.batches(args.max_tokens, args.batch_size):
@@ -188,7 +213,7 @@ def score_examples(inference: Inference, examples: Sequence[Example], args: argp
         for row, log_probs in zip(batch["id"].tolist(), token_log_probs(inference, batch)):
             scores[row] = float(log_probs.mean() if args.normalize else log_probs.sum())
     in_order = np.array([scores[row] for row in candidates.rows])
-    return np.split(in_order, np.cumsum([len(example.translations) for example in examples])[:-1])
+    return ModelScores(examples, np.split(in_order, _starts(examples)), candidates.ambiguous)
 
 
 # --- accuracy
@@ -325,11 +350,21 @@ def read_examples(args: argparse.Namespace, inference: Inference) -> List[Exampl
     return read_parallel(args.source, args.reference, args.contrastive, preceding, preceding_target)
 
 
-def score_test_set(args: argparse.Namespace, path: str) -> Tuple[List[Example], List[np.ndarray]]:
-    """The examples as a model reads them, and the scores of each one's translations."""
+def score_test_set(args: argparse.Namespace, path: str) -> ModelScores:
+    """Read the examples as a model reads them, and score their translations."""
     inference = Inference.from_options(args, path=path)
-    examples = read_examples(args, inference)
-    return examples, score_examples(inference, examples, args)
+    return score_examples(inference, read_examples(args, inference), args)
+
+
+def ambiguity_notes(names: Sequence[str], systems: Sequence[ModelScores]) -> List[str]:
+    """A line for each model to which the translations of some example are the same."""
+    return [
+        f"{name}: in {system.ambiguous:,} of {len(system.examples):,} examples, which count as wrong, a wrong "
+        f"translation has the tokens of the right one, because the words that differ are unknown (see --tokenizer and "
+        f"--bpe)"
+        for name, system in zip(names, systems)
+        if system.ambiguous
+    ]
 
 
 class ContrastiveAnalysis(Analysis):
@@ -383,8 +418,8 @@ class ContrastiveAnalysis(Analysis):
         check_columns(names, EXAMPLE_COLUMNS)
         check_overrides(args, paths, reads_lines=True)
         systems = [score_test_set(args, path) for path in paths]
-        (examples, _), *_ = systems  # those of other systems differ only in the number of preceding sentences
-        scores = [of_system for _, of_system in systems]
+        examples = systems[0].examples  # those of other systems differ only in the number of preceding sentences
+        scores = [system.scores for system in systems]
         right = [[is_right(example_scores) for example_scores in system_scores] for system_scores in scores]
         groups = accuracies(examples, right, args.resamples, args.seed)
         test_set, kind = str(args.test_set or args.source), "mean" if args.normalize else "sum"
@@ -396,7 +431,9 @@ class ContrastiveAnalysis(Analysis):
                 "score": kind,
                 "paths": dict(zip(names, paths)),
                 "groups": [group.as_dict(names) for group in groups],
+                "ambiguous": {name: system.ambiguous for name, system in zip(names, systems)},
             },
+            footer=ambiguity_notes(names, systems),
             csv=example_table(examples, names, scores),
             figure=lambda: accuracy_figure(groups, names),
         )

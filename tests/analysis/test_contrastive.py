@@ -345,6 +345,17 @@ def test_command(trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture
     assert "score: sum of the tokens' log-probabilities" in capsys.readouterr().out
 
 
+def test_translations_of_unknown_words_are_counted(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """To the model, his and her are the same; z1 and z2 are not."""
+    pairs = {"source": ["q1", "q2"], "reference": ["z1 his", "z1 her"], "contrastive": ["z1 her", "z2 her"]}
+    options = [text for name, lines in pairs.items() for text in (f"--{name}", write(tmp_path / name, lines))]
+    contrastive(trained, ["plain"], *options, "--names", "plain", "--json", tmp_path / "x.json")
+    assert "plain: in 1 of 2 examples, which count as wrong, a wrong translation has the" in capsys.readouterr().out
+    assert json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))["ambiguous"] == {"plain": 1}
+
+
 def test_normalized_scores_are_means(trained: Trained, tmp_path: Path) -> None:
     tables = [tmp_path / "sum.csv", tmp_path / "mean.csv"]
     for table, options in zip(tables, ((), ("--normalize",))):
