@@ -270,7 +270,8 @@ def write_npz(path: Path, arrays: Mapping[str, StoredArray]) -> None:
                 header = {"descr": array.dtype.str, "fortran_order": False, "shape": (array.length,)}
                 np.lib.format.write_array_header_1_0(member, header)
                 for piece in array.pieces:
-                    member.write(piece.astype(array.dtype, copy=False).data)
+                    # As bytes: Python 3.8 takes the number of elements for that of bytes.
+                    member.write(piece.astype(array.dtype, copy=False).view(np.uint8).data)
 
 
 def map_npz(path: Path, verify: bool) -> Dict[str, np.ndarray]:
