@@ -118,7 +118,8 @@ class RecurrentPrecedingContext(RecurrentSourcePart):
         z_t = σ(U s_{t-1} + W y_{t-1} + C_b c_b + C_a c_a + b),   C_1 c_a ⊙ z_t + C_2 c_b ⊙ (1 - z_t)
 
     Attention over the preceding sentence, with parameters of its own, gives c_a. The gate reads the decoder's state
-    [s_{t-1}; y_{t-1}], and each of the two has a matrix: U belongs to ``gate``, and W to this part.
+    [s_{t-1}; y_{t-1}], and each of the two has a matrix: U belongs to ``gate``, and W to this part. This context takes
+    the place of c_t in the recurrent unit; with feedback attention that is equation 8.
 
     Args:
         widths: of y_{t-1}, s_t and the contexts

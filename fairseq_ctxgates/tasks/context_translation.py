@@ -311,8 +311,11 @@ class ContextTranslationTask(TranslationTask):
         is_of_eval_bleu = not self._models  # which builds its generator with the first model
         if not is_of_eval_bleu:
             self._check_options()
-            if self._is_translating:  # else the task is a checkpoint's, with the options of its training
+            if self._is_translating:
                 self._refuse_given(TRAINING_OPTIONS | CRITERION_OPTIONS, "fairseq-train")
+            else:  # torch.hub: the task has the options of training, and a model may have got others beside them
+                for model in self.streams.models:
+                    model.refuse_unread_options()
         alignment = wanted_alignment(args, self.cfg.post_process)
         continues = self.streams.target_context(self.tgt_dict) is not None and not is_scored
         if alignment and continues:

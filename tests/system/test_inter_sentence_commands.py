@@ -283,6 +283,14 @@ def test_hub_refuses_an_ensemble_that_would_read_two_inputs(trained: Trained, or
         checkpoint_utils.load_model_ensemble_and_task(paths, {"data": str(trained.data)})
 
 
+def test_hub_refuses_an_option_that_the_model_would_not_read(trained: Trained) -> None:
+    options = {"data": str(trained.data), "relation_ablation": "compare"}
+    models, cfg, task = checkpoint_utils.load_model_ensemble_and_task([str(trained["isg"])], options)
+    hub = GeneratorHubInterface(cfg, task, models)
+    with pytest.raises(UserError, match="--relation-ablation compare would do nothing: it needs --relation-fusion"):
+        hub.translate(["q1"], beam=2)
+
+
 def test_a_thousand_buffers_do_not_grow(trained: Trained) -> None:
     """The calls of fairseq-interactive for each buffer leave nothing behind."""
     _, _, task = checkpoint_utils.load_model_ensemble_and_task([str(trained["isg"])], {"data": str(trained.data)})
