@@ -10,8 +10,8 @@ A translation's score is its log-probability: the sum over its tokens, end of se
 is the mean, which is the score of fairseq's ``SequenceScorer``. A model is right about an example if the right
 translation scores higher than every wrong one. Translations that differ only in words unknown to the model are the same
 to it, and such an example counts as wrong; the report says how many there are. A model reads as many of the preceding
-sentences as it was trained with, or none. A model that also reads the preceding translations (``--concatenate-preceding-target``) is given those of the
-test set.
+sentences as it was trained with, or none. A model that also reads the preceding translations
+(``--concatenate-preceding-target``) is given those of the test set.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Candidates:
                 self.preceding_lengths.append(sum(map(len, tokens[-context_size:])))
         self.dataset = task.build_dataset_for_inference(self.lines, [len(line) for line in self.lines])
         self.padding, self.eos = task.target_dictionary.pad(), task.target_dictionary.eos()
-        # How many examples have a wrong translation with the tokens of the right one: the words that differ are unknown.
+        # In how many examples a wrong translation has the tokens of the right one: the words that differ are unknown.
         self.ambiguous = sum(map(self._is_ambiguous, np.split(self.rows, _starts(examples))))
         self.source_lengths = np.asarray(self.dataset.sizes)[self.rows]
         self.target_lengths = np.array([len(self.targets[row]) for row in self.rows])
