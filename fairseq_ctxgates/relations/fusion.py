@@ -4,7 +4,8 @@ Augmented Neural Machine Translation*)."""
 from __future__ import annotations
 
 import math
-from typing import Optional, Tuple
+from abc import ABC, abstractmethod
+from typing import Dict, Optional, Tuple, Type
 
 import torch
 from fairseq import utils
@@ -23,36 +24,22 @@ from fairseq_ctxgates.parts import LayerInput, Returned, SourceContextPart
 STATE_NAME = "relation_attention"  # the entry of the incremental state for attention over h'
 
 
-class RelationFusion(nn.Module):
-    """Fuses the context of the sentence ŝ with that of its relation encoding s̃ (Li, Zhu et al. 2022, equations 12-18).
+class RelationFusion(nn.Module, ABC):
+    """Fuses the context of the sentence, ŝ, with that of its relation encoding, s̃, into H (Li, Zhu et al. 2022,
+    equations 12-18).
 
-    ===========  ==============================================================================
-    linear       ŝ + λ s̃
-    gate         g ŝ + (1 - g) s̃,   g = σ(W [ŝ; s̃] + b)
-    concat-gate  o f + (W_f [ŝ; s̃]) (1 - f),   f = σ(W_f [ŝ; s̃] + b_f),   o = W_o [ŝ; s̃] + b_o
-    transform    W [ŝ; s̃] + b
-    ===========  ==============================================================================
-
-    Except for ``linear``, which has no parameters, each starts as the mean of the two contexts, so that a sentence
-    without relations has its ordinary context at first.
+    A fusion that has parameters starts as the mean of the two contexts, so that a sentence without relations has its
+    ordinary context at first.
 
     Args:
-        kind: the name in the table
         embed_dim: d, the width of the contexts
-        weight: λ
+        weight: λ, which only :class:`LinearFusion` reads
     """
 
-    def __init__(self, kind: str, embed_dim: int, weight: float) -> None:
+    def __init__(self, embed_dim: int, weight: float) -> None:
         super().__init__()
-        self.kind = kind
-        self.weight = weight
-        half = 0.5 * torch.eye(embed_dim)
-        mean = torch.cat([half, half], dim=1)
-        if kind in ("gate", "concat-gate"):
-            self.gate = _linear(mean if kind == "concat-gate" else torch.zeros_like(mean))  # W, b, or W_f, b_f
-        if kind in ("transform", "concat-gate"):
-            self.transform = _linear(mean)  # W, b, or W_o, b_o
 
+    @abstractmethod
     def forward(self, sentence_context: Tensor, relation_context: Tensor) -> Tensor:
         """
         Args:
@@ -60,23 +47,84 @@ class RelationFusion(nn.Module):
             relation_context: s̃, of the same shape
 
         Returns:
-            the fused context, of the same shape
+            H, of the same shape
         """
-        if self.kind == "linear":
-            return sentence_context + self.weight * relation_context
-        both = torch.cat([sentence_context, relation_context], dim=-1)
-        if self.kind == "transform":
-            transformed: Tensor = self.transform(both)
-            return transformed
-        if self.kind == "gate":
-            return interpolate(relation_context, sentence_context, torch.sigmoid(self.gate(both)))
-        projected = self.gate(both)  # W_f [ŝ; s̃] + b_f
-        without_bias = projected - self.gate.bias  # equation 17 has W_f [ŝ; s̃] there
-        return interpolate(without_bias, self.transform(both), torch.sigmoid(projected))
+
+
+class LinearFusion(RelationFusion):
+    """Linear interpolation, H = ŝ + λ s̃ (equation 12)."""
+
+    def __init__(self, embed_dim: int, weight: float) -> None:
+        super().__init__(embed_dim, weight)
+        self.weight = weight
+
+    def forward(self, sentence_context: Tensor, relation_context: Tensor) -> Tensor:
+        return sentence_context + self.weight * relation_context
+
+
+class GateFusion(RelationFusion):
+    """Gate learning, H = g ŝ + (1 - g) s̃ with g = σ(W [ŝ; s̃] + b) (equations 13 and 14)."""
+
+    def __init__(self, embed_dim: int, weight: float) -> None:
+        super().__init__(embed_dim, weight)
+        self.gate = _linear(torch.zeros(embed_dim, 2 * embed_dim))  # W, b
+
+    def forward(self, sentence_context: Tensor, relation_context: Tensor) -> Tensor:
+        g = torch.sigmoid(self.gate(_concatenate(sentence_context, relation_context)))
+        return interpolate(relation_context, sentence_context, g)
+
+
+class ConcatGateFusion(RelationFusion):
+    """Concat gate learning, H = o f + (W_f [ŝ; s̃]) (1 - f) with f = σ(W_f [ŝ; s̃] + b_f) and o = W_o [ŝ; s̃] + b_o
+    (equations 15 to 17)."""
+
+    def __init__(self, embed_dim: int, weight: float) -> None:
+        super().__init__(embed_dim, weight)
+        self.gate = _linear(_weight_of_mean(embed_dim))  # W_f, b_f
+        self.transform = _linear(_weight_of_mean(embed_dim))  # W_o, b_o
+
+    def forward(self, sentence_context: Tensor, relation_context: Tensor) -> Tensor:
+        both = _concatenate(sentence_context, relation_context)
+        projected = self.gate(both)
+        f = torch.sigmoid(projected)
+        o = self.transform(both)
+        return interpolate(projected - self.gate.bias, o, f)  # equation 17 has W_f [ŝ; s̃] without b_f
+
+
+class TransformFusion(RelationFusion):
+    """Linear transformation, H = W [ŝ; s̃] + b (equation 18)."""
+
+    def __init__(self, embed_dim: int, weight: float) -> None:
+        super().__init__(embed_dim, weight)
+        self.transform = _linear(_weight_of_mean(embed_dim))  # W, b
+
+    def forward(self, sentence_context: Tensor, relation_context: Tensor) -> Tensor:
+        transformed: Tensor = self.transform(_concatenate(sentence_context, relation_context))
+        return transformed
+
+
+# By the value of --relation-fusion.
+FUSIONS: Dict[str, Type[RelationFusion]] = {
+    "linear": LinearFusion,
+    "gate": GateFusion,
+    "concat-gate": ConcatGateFusion,
+    "transform": TransformFusion,
+}
+
+
+def _concatenate(sentence_context: Tensor, relation_context: Tensor) -> Tensor:
+    """[ŝ; s̃], (..., 2 · embed dim)."""
+    return torch.cat([sentence_context, relation_context], dim=-1)
+
+
+def _weight_of_mean(embed_dim: int) -> Tensor:
+    """The matrix whose product with [ŝ; s̃] is the mean of both, (embed dim, 2 · embed dim)."""
+    half = 0.5 * torch.eye(embed_dim)
+    return torch.cat([half, half], dim=1)
 
 
 def _linear(weight: Tensor) -> nn.Linear:
-    """A linear layer that starts with this weight, (out, in), and without bias."""
+    """A linear layer that starts with this weight, (out, in), and with a bias of 0."""
     linear = nn.Linear(weight.size(1), weight.size(0))
     with torch.no_grad():
         linear.weight.copy_(weight)

@@ -11,10 +11,10 @@ from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.mechanism import TRANSFORMER, EncoderInput, Mechanism
 from fairseq_ctxgates.modules.attention import SentenceAttention
 from fairseq_ctxgates.parts import TransformerOptions
-from fairseq_ctxgates.relations.fusion import MultiplyingAttention, RelationContext, RelationFusion
+from fairseq_ctxgates.relations.fusion import FUSIONS, MultiplyingAttention, RelationContext
 from fairseq_ctxgates.relations.stream import Relations
 
-FusionChoice = ChoiceEnum(["none", "linear", "gate", "concat-gate", "transform"])
+FusionChoice = ChoiceEnum(["none", *FUSIONS])
 MaskOperationChoice = ChoiceEnum(["fill", "multiply"])
 AblationChoice = ChoiceEnum(["none", "compare"])
 MASK_OPERATION = "relation_mask_operation"
@@ -101,5 +101,5 @@ class FactualRelations(Mechanism[RelationFusionConfig]):
         self, layer: int, options: TransformerOptions, new_attention: Callable[[], SentenceAttention]
     ) -> Optional[RelationContext]:
         own = self.options
-        fusion = RelationFusion(own.relation_fusion, options.decoder.embed_dim, own.relation_lambda)
+        fusion = FUSIONS[own.relation_fusion](options.decoder.embed_dim, own.relation_lambda)
         return RelationContext(fusion, new_attention() if own.separate_relation_attention else None)

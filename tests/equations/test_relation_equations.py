@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.relations.fusion import RelationFusion
+from fairseq_ctxgates.relations.fusion import FUSIONS
 from tests.helpers.models import (
     PAD,
     RETURNED_GATES,
@@ -32,7 +32,6 @@ from tests.helpers.reference_transformer import ReferenceTransformer, Sentence, 
 
 pytestmark = pytest.mark.usefixtures("float64")
 
-FUSIONS = ("linear", "gate", "concat-gate", "transform")
 BATCH = make_batch(SOURCES, TARGETS)
 SOURCE = BATCH["net_input"]["src_tokens"]
 WORDS = BATCH["net_input"]["prev_output_tokens"].ne(PAD)
@@ -140,7 +139,7 @@ LOG3 = math.log(3)
 )
 def test_fusion_by_hand(kind: str, expected: tuple[float, float]) -> None:
     """d = 2, ŝ = (4, 2), s̃ = (8, -4), λ = 1/4."""
-    fusion = RelationFusion(kind, 2, weight=0.25).double()
+    fusion: Any = FUSIONS[kind](2, weight=0.25).double()
     if kind in ("gate", "concat-gate"):
         fusion.gate.weight.data = LOG3 * torch.tensor([[1, -1, 0, 0], [0, 0, 0, 0]]).double()
         fusion.gate.bias.data = LOG3 * vector(-1, 0)
@@ -231,6 +230,19 @@ def test_parameter_count(fusion: str, linear_layers: int) -> None:
     own = {"relation_fusion": fusion, "relation_layers": "all"}
     assert count(**own) - counts[0] == 3 * linear_layers * (2 * d**2 + d)
     assert count(**own, separate_relation_attention=True) - count(**own) == 3 * 4 * (d**2 + d)
+
+
+@pytest.mark.parametrize(
+    ("fusion", "modules"),
+    [("linear", []), ("gate", ["gate"]), ("concat-gate", ["gate", "transform"]), ("transform", ["transform"])],
+)
+def test_names_in_checkpoints(fusion: str, modules: list[str]) -> None:
+    """Checkpoints keep these names, in this order, in which the optimizer's state has the parameters."""
+    model = build_model("fra_transformer", relation_fusion=fusion)
+    prefix = "decoder.layers.2.source_parts.relations.fusion"
+    assert list(model.own_parameters()) == [
+        f"{prefix}.{module}.{parameter}" for module in modules for parameter in ("weight", "bias")
+    ]
 
 
 @pytest.mark.parametrize(
