@@ -16,7 +16,7 @@ import textwrap
 from collections import defaultdict
 from dataclasses import asdict, astuple, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Dict, List, Optional
+from typing import TYPE_CHECKING, Dict, Iterable, List, Optional
 
 import numpy as np
 import torch
@@ -35,7 +35,8 @@ from fairseq_ctxgates.analysis.page import Page, PageSentence
 from fairseq_ctxgates.analysis.report import Cell, Result, Table, add_page_option, add_report_options
 from fairseq_ctxgates.context_gates.context_gate import GATES
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE, SOURCE, TARGET
-from fairseq_ctxgates.context_gates.gate_regularized_cross_entropy import gate_hinge, gate_sums
+from fairseq_ctxgates.context_gates.gate_regularized_cross_entropy import gate_hinge
+from fairseq_ctxgates.context_gates.gate_sums import GateSums, gate_sums
 from fairseq_ctxgates.data.side_stream import Batch
 from fairseq_ctxgates.errors import UserError
 
@@ -105,8 +106,10 @@ class GateStatistics:
         self.sentences = 0
         self.tokens = 0
         self.labels = {SOURCE: 0, TARGET: 0}
-        # Sums over a whole corpus need the double precision of Python's floats.
-        self._sums: Dict[int, Dict[str, float]] = {}
+        self._sums: Dict[int, GateSums] = {}
+        # By layer, summed over the labelled positions.
+        self._hinges: Dict[int, float] = defaultdict(float)
+        self._mean_hinges: Dict[int, float] = defaultdict(float)
         self._dimensions: Dict[int, _DimensionSums] = defaultdict(_DimensionSums)
         self._histograms: Dict[int, np.ndarray] = {}
 
@@ -124,13 +127,10 @@ class GateStatistics:
             for label in self.labels:
                 self.labels[label] += int((labels[is_token] == label).sum())
         for layer, gate in gates.items():
-            sums = gate_sums([gate], is_token, labels)
+            self._sums[layer] = _total([self._sums.get(layer, GateSums()), gate_sums([gate], is_token, labels)])
             if labels is not None:
-                sums["hinge"] = gate_hinge(gate, labels, "mean")[is_token].sum()
-                sums["mean_hinge"] = gate_hinge(gate, labels, "hinge-of-mean")[is_token].sum()
-            layer_sums = self._sums.setdefault(layer, defaultdict(float))
-            for key, value in sums.items():
-                layer_sums[key] += float(value)
+                self._hinges[layer] += float(gate_hinge(gate, labels, "mean")[is_token].sum())
+                self._mean_hinges[layer] += float(gate_hinge(gate, labels, "hinge-of-mean")[is_token].sum())
             z = gate.transpose(0, 1)[is_token].float()
             self._dimensions[layer].add(z)
             counts = torch.histc(z, bins=BINS, min=0, max=1).cpu().numpy().astype(np.int64)
@@ -155,21 +155,19 @@ class GateStatistics:
     def summary(self, layer: Optional[int] = None) -> GateSummary:
         """The summary of one layer, or of all layers together with equal weights."""
         layers = self.layers if layer is None else [layer]
-        chosen = [self._sums[one] for one in layers]
-        sums = {key: sum(layer_sums[key] for layer_sums in chosen) for key in chosen[0]}
-        mean = sums["gate_sum"] / sums["gate_count"]
-        variance = max(sums["gate_square_sum"] / sums["gate_count"] - mean**2, 0.0)
+        sums = _total(self._sums[one] for one in layers)
         dimension_variance = float(np.mean([self._dimensions[one].variance() for one in layers]))
         if not self.labelled_tokens:
-            return GateSummary(mean, variance, dimension_variance)
+            return GateSummary(sums.mean, sums.variance, dimension_variance)
+        labelled_positions = self.labelled_tokens * len(layers)
         return GateSummary(
-            mean,
-            variance,
+            sums.mean,
+            sums.variance,
             dimension_variance,
-            agreement=sums["gate_agreeing"] / sums["gate_labelled"],
-            mean_agreement=sums["gate_mean_agreeing"] / sums["gate_mean_labelled"],
-            hinge=sums["hinge"] / (self.labelled_tokens * len(chosen)),
-            mean_hinge=sums["mean_hinge"] / (self.labelled_tokens * len(chosen)),
+            agreement=sums.agreement,
+            mean_agreement=sums.mean_agreement,
+            hinge=sum(self._hinges[one] for one in layers) / labelled_positions,
+            mean_hinge=sum(self._mean_hinges[one] for one in layers) / labelled_positions,
         )
 
     def dimensions(self, layer: int) -> Dict[str, List[float]]:
@@ -193,6 +191,11 @@ class GateStatistics:
             "dimensions": {str(layer): self.dimensions(layer) for layer in self.layers},
             "histogram": {str(layer): self.histogram(layer).tolist() for layer in self.layers},
         }
+
+
+def _total(sums: Iterable[GateSums]) -> GateSums:
+    """The sums over several batches or layers, in the double precision of Python's floats, which a corpus needs."""
+    return GateSums(*(sum(map(float, values)) for values in zip(*sums)))
 
 
 @torch.no_grad()

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Tuple
 
 import torch
 from fairseq import utils
@@ -18,13 +18,13 @@ from fairseq_ctxgates.compat import (
 from fairseq_ctxgates.configuration import as_flag
 from fairseq_ctxgates.context_gates.context_gate import GATES
 from fairseq_ctxgates.context_gates.gate_labels import gate_signs
+from fairseq_ctxgates.context_gates.gate_sums import GateSums, gate_sums
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.layer_list import parse_layers
 from fairseq_ctxgates.modules.label_smoothed_cross_entropy import smoothed_cross_entropy
 
 ReductionChoice = ChoiceEnum(["hinge-of-mean", "mean", "sum"])
 LayerReductionChoice = ChoiceEnum(["sum", "mean"])
-OF_LABELS = ("gate_agreeing", "gate_labelled", "gate_mean_agreeing", "gate_mean_labelled")  # among the sums
 
 
 @dataclass
@@ -82,43 +82,6 @@ def gate_hinge(gate: Tensor, labels: Tensor, reduction: str = "hinge-of-mean") -
     else:
         raise ValueError(f"unknown reduction {reduction!r}")
     return hinge.transpose(-1, -2)
-
-
-def gate_sums(gates: List[Tensor], is_token: Tensor, labels: Optional[Tensor] = None) -> Dict[str, Any]:
-    """The sums that the meters are computed from, over all components of the gates at the positions that hold a token.
-
-    Positions are masked rather than selected, because a selection would make the host wait for the device.
-
-    Args:
-        gates: z of some layers, each (target length, batch, embed dim)
-        is_token: (batch, target length), false at padding
-        labels: (batch, target length), IGNORE at padding, or None
-
-    Returns:
-        sums of z and of its square, and their count; the number of components on their label's side (z above one half
-        for SOURCE, below for TARGET), and the number of those that have a label; the same two numbers for the gates'
-        means over their components. The keys are the same without labels: fairseq adds up the logs of several processes
-        key by key, and one process may have a batch with labels, another one without.
-    """
-    layers = len(gates)
-    if not gates:  # LayerDrop dropped every layer
-        gates = [torch.empty(*is_token.t().shape, 0, device=is_token.device)]
-    z = torch.stack([gate.detach() for gate in gates]).float()
-    dim = z.size(-1)
-    of_tokens = z * is_token.t().unsqueeze(-1)
-    sums = {
-        "gate_sum": of_tokens.sum(),
-        "gate_square_sum": of_tokens.square_().sum(),
-        "gate_count": is_token.sum() * (layers * dim),
-    }
-    if labels is None:
-        none = torch.zeros_like(sums["gate_count"])
-        return {**sums, **dict.fromkeys(OF_LABELS, none)}
-    signs = gate_signs(labels).t()
-    labelled = signs.abs().sum()
-    of_components = (signs.unsqueeze(-1) * (z - 0.5) < 0).sum(), labelled * (layers * dim)
-    of_means = (signs * (z.mean(dim=-1) - 0.5) < 0).sum(), labelled * layers
-    return {**sums, **dict(zip(OF_LABELS, (*of_components, *of_means)))}
 
 
 @register_criterion("gate_regularized_cross_entropy", dataclass=GateRegularizedCrossEntropyConfig)
@@ -209,7 +172,7 @@ class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
             "ntokens": sample["ntokens"],
             "nsentences": sample["target"].size(0),
             "sample_size": sample_size,
-            **gate_sums(list(gates.values()), is_token, labels),
+            **gate_sums(list(gates.values()), is_token, labels)._asdict(),
             "labelled_batches": int(labels is not None),
             "gate_loss": nll_loss.new_zeros(()),
         }
@@ -243,29 +206,24 @@ class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         """Aggregate the logs of all batches and workers."""
         super().reduce_metrics(logging_outputs)
 
-        def log_sum(key: str) -> None:
-            metrics.log_scalar_sum(f"_{key}", sum(log.get(key, 0) for log in logging_outputs))
+        def log_sums(keys: Iterable[str]) -> None:
+            for key in keys:
+                metrics.log_scalar_sum(f"_{key}", sum(log.get(key, 0) for log in logging_outputs))
 
-        def log_ratio(name: str, ratio: Callable[[Callable[[str], float]], float]) -> None:
-            metrics.log_derived(name, lambda meters: round(ratio(lambda key: utils.item(meters[f"_{key}"].sum)), 4))
+        def log_figure(name: str, figure: Callable[[Mapping[str, Any]], float]) -> None:
+            metrics.log_derived(name, lambda meters: round(figure(meters), 4))
 
-        def variance(sum_of: Callable[[str], float]) -> float:
-            count = max(sum_of("gate_count"), 1)
-            return sum_of("gate_square_sum") / count - (sum_of("gate_sum") / count) ** 2
-
-        def log_agreement(of: str) -> None:
-            log_sum(f"{of}_agreeing")
-            log_sum(f"{of}_labelled")
-            log_ratio(f"{of}_agreement", lambda sum_of: sum_of(f"{of}_agreeing") / max(sum_of(f"{of}_labelled"), 1))
-
-        for key in ("gate_sum", "gate_square_sum", "gate_count"):
-            log_sum(key)
-        log_ratio("gate_mean", lambda sum_of: sum_of("gate_sum") / max(sum_of("gate_count"), 1))
-        log_ratio("gate_var", variance)
+        log_sums(GateSums._fields)
+        log_figure("gate_mean", lambda meters: _logged_sums(meters).mean)
+        log_figure("gate_var", lambda meters: _logged_sums(meters).variance)
         if utils.item(sum(log.get("labelled_batches", 0) for log in logging_outputs)):
-            for key in ("gate_loss", "ntokens"):
-                log_sum(key)
+            log_sums(("gate_loss", "ntokens"))
             # Per token, also under --sentence-avg, as nll_loss is.
-            log_ratio("gate_loss", lambda sum_of: sum_of("gate_loss") / sum_of("ntokens"))
-            log_agreement("gate")
-            log_agreement("gate_mean")
+            log_figure("gate_loss", lambda meters: float(meters["_gate_loss"].sum) / float(meters["_ntokens"].sum))
+            log_figure("gate_agreement", lambda meters: _logged_sums(meters).agreement)
+            log_figure("gate_mean_agreement", lambda meters: _logged_sums(meters).mean_agreement)
+
+
+def _logged_sums(meters: Mapping[str, Any]) -> GateSums:
+    """The sums over the gates of all batches that the meters have seen."""
+    return GateSums(*(meters[f"_{key}"].sum for key in GateSums._fields))

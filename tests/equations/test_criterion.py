@@ -16,7 +16,8 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE, SOURCE, TARGET
-from fairseq_ctxgates.context_gates.gate_regularized_cross_entropy import gate_hinge, gate_sums
+from fairseq_ctxgates.context_gates.gate_regularized_cross_entropy import gate_hinge
+from fairseq_ctxgates.context_gates.gate_sums import GateSums, gate_sums
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.modules.label_smoothed_cross_entropy import smoothed_cross_entropy
 from tests.helpers.models import DICTIONARY, PAD, RETURNED_GATES, SOURCES, TARGETS, make_batch, make_model, make_task
@@ -116,20 +117,23 @@ def test_sums_by_hand() -> None:
     is_token = torch.tensor([[True, True, True], [True, True, False]])
     sums = gate_sums([HAND_GATE, HAND_GATE / 2], is_token, HAND_LABELS)
     # First layer: 0.1 + 0.7 + 0.2 + 0.8 + 0.5 + 0.0 + 0.9 + 0.6 + 0.3 + 0.4 = 4.5 over 10 components; second: 2.25.
-    assert float(sums["gate_sum"]) == pytest.approx(6.75)
+    assert float(sums.gate_sum) == pytest.approx(6.75)
     # 0.01 + 0.49 + 0.04 + 0.64 + 0.25 + 0 + 0.81 + 0.36 + 0.09 + 0.16 = 2.85, and a quarter of it.
-    assert float(sums["gate_square_sum"]) == pytest.approx(2.85 + 0.7125)
-    assert float(sums["gate_count"]) == 20
+    assert float(sums.gate_square_sum) == pytest.approx(2.85 + 0.7125)
+    assert float(sums.gate_count) == 20
     # Of four labelled positions, eight components: in the first layer 0.7 (source) and 0.2 (target) are on their side;
     # in the second, where every z is below one half, the four of the two target labels.
-    assert float(sums["gate_agreeing"]) == 6
-    assert float(sums["gate_labelled"]) == 16
+    assert float(sums.gate_agreeing) == 6
+    assert float(sums.gate_labelled) == 16
     # Of eight gates: in the first layer the mean of none is on its label's side, in the second of both targets.
-    assert float(sums["gate_mean_agreeing"]) == 2
-    assert float(sums["gate_mean_labelled"]) == 8
+    assert float(sums.gate_mean_agreeing) == 2
+    assert float(sums.gate_mean_labelled) == 8
+    assert (sums.mean, sums.variance) == pytest.approx((6.75 / 20, 3.5625 / 20 - (6.75 / 20) ** 2))
+    assert (sums.agreement, sums.mean_agreement) == (6 / 16, 2 / 8)
     without = gate_sums([HAND_GATE], is_token)
-    assert without.keys() == sums.keys()
-    assert float(without["gate_agreeing"]) == float(without["gate_mean_labelled"]) == 0
+    assert float(without.gate_agreeing) == float(without.gate_mean_labelled) == 0
+    # Rounding may leave the mean of the squares below the square of the mean.
+    assert GateSums(gate_sum=3.0, gate_square_sum=2.9999, gate_count=3).variance == 0
 
 
 def test_half_precision_loses_nothing() -> None:
@@ -139,8 +143,8 @@ def test_half_precision_loses_nothing() -> None:
     is_token = torch.ones(8, 100, dtype=torch.bool)
     # 409,600 components: their sum does not fit in float16.
     exact = gate_sums([gate.double()], is_token, labels)
-    for key, value in gate_sums([gate], is_token, labels).items():
-        assert float(value) == pytest.approx(float(exact[key]), rel=1e-4), key
+    for key, value, exact_value in zip(GateSums._fields, gate_sums([gate], is_token, labels), exact):
+        assert float(value) == pytest.approx(float(exact_value), rel=1e-4), key
     for reduction in ("mean", "sum", "hinge-of-mean"):
         hinge, exact_hinge = gate_hinge(gate, labels, reduction), gate_hinge(gate.double(), labels, reduction)
         torch.testing.assert_close(hinge, exact_hinge, rtol=1e-5, atol=0, check_dtype=False)
