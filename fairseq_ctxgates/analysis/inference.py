@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
 from fairseq_ctxgates.analysis.options import add_data_options, add_split_option
+from fairseq_ctxgates.checkpoints.loading import load_checkpoint
 from fairseq_ctxgates.command_line import positive
 from fairseq_ctxgates.compat import TranslationTask
 from fairseq_ctxgates.data.data_directory import Split, find_splits, load_dictionary
@@ -182,14 +183,16 @@ def _explain_errors(path: str, data: str) -> Iterator[None]:
         raise UserError(f"{error.filename} not found: give the --destdir of fairseq-preprocess") from error
     except OmegaConfBaseException as error:
         raise UserError(f"{path}, --model-overrides: {one_line(error)}") from error
-    except (AssertionError, IndexError) as error:  # how fairseq fails if it does not know the model or the task
-        raise UserError(
-            f"fairseq does not know the model or the task of {path}: if they are your own, give --user-dir, as to "
-            f"fairseq-train ({one_line(error)})"
-        ) from error
     except Exception as error:
+        # For a damaged file these raise UserError, whatever fairseq raised for it.
+        load_checkpoint(Path(path))
         for dictionary in first_data_dir(data).glob("dict.*.txt"):
-            load_dictionary(dictionary)  # raises UserError for a damaged dictionary, whatever fairseq raised for it
+            load_dictionary(dictionary)
+        if isinstance(error, (AssertionError, IndexError)):  # how fairseq fails if it does not know the model or task
+            raise UserError(
+                f"fairseq does not know the model or the task of {path}: if they are your own, give --user-dir, as to "
+                f"fairseq-train ({one_line(error)})"
+            ) from error
         if not isinstance(error, (OSError, EOFError, KeyError, RuntimeError, ValueError)):
             raise
         raise UserError(

@@ -1,1 +1,1 @@
-"""Loading checkpoints without trusting them: see docs/reliability.md."""
+"""Loading checkpoints without trusting them, and saving them: see docs/reliability.md."""

@@ -16,7 +16,7 @@ import torch
 from fairseq_ctxgates.checkpoints import restricted_pickle
 from fairseq_ctxgates.checkpoints.contents import ALLOWED
 from fairseq_ctxgates.checkpoints.options import check_options
-from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.errors import UserError, one_line
 
 TRUSTED = "CTXGATES_TRUSTED_CHECKPOINTS"  # the environment variable: files and folders, as in PATH
 
@@ -60,6 +60,26 @@ def load(file: Union[str, Path, BinaryIO], map_location: Any = None, **options: 
             f"{name} is damaged, or holds what fairseq does not put into checkpoints, and is refused, because loading "
             f"it can run any program ({_reason(error)}); where you trust the file, set {TRUSTED}={shlex.quote(name)}"
         ) from error
+
+
+def load_checkpoint(path: Path) -> Dict[str, Any]:
+    """Load a checkpoint to the CPU as :func:`load` does, and check that it is one of fairseq.
+
+    Raises:
+        UserError: the file cannot be read, is damaged or refused, or has no parameters (``"model"``)
+    """
+    try:
+        state = load(path, map_location="cpu")
+    except UserError:
+        raise
+    except (OSError, EOFError, RuntimeError) as error:
+        if isinstance(error, OSError) and error.filename:
+            raise UserError(f"{path} cannot be read: {error.strerror}; name a checkpoint") from error
+        raise UserError(f"{path} is damaged ({one_line(error)}): name another checkpoint") from error
+    model = state.get("model") if isinstance(state, dict) else None
+    if not (isinstance(model, dict) and all(isinstance(value, torch.Tensor) for value in model.values())):
+        raise UserError(f'{path} is not a checkpoint of fairseq: it has no parameters ("model")')
+    return state
 
 
 def _is_trusted(path: Path) -> bool:

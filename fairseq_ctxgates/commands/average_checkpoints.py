@@ -12,10 +12,10 @@ from typing import Any, Dict, List, Optional, Sequence
 
 import torch
 
-from fairseq_ctxgates.checkpoints.loading import load
+from fairseq_ctxgates.checkpoints.loading import load_checkpoint
+from fairseq_ctxgates.checkpoints.saving import save_checkpoint
 from fairseq_ctxgates.command_line import CommandParser
-from fairseq_ctxgates.errors import UserError, exit_on_user_error, one_line
-from fairseq_ctxgates.files import atomic_write
+from fairseq_ctxgates.errors import UserError, exit_on_user_error
 
 EPOCH_CHECKPOINT = re.compile(r"checkpoint(\d+)\.pt")
 UPDATE_CHECKPOINT = re.compile(r"checkpoint_\d+_(\d+)\.pt")
@@ -77,22 +77,6 @@ def best_checkpoints(inputs: Sequence[Path], count: int) -> List[Path]:
     return [path for _, path in scored[-count:]]
 
 
-def load_checkpoint(path: Path) -> Dict[str, Any]:
-    """Load a checkpoint of fairseq to the CPU; UserError if it cannot be read or is not a checkpoint of fairseq."""
-    try:
-        state = load(path, map_location="cpu")
-    except UserError:
-        raise
-    except (OSError, EOFError, RuntimeError) as error:
-        if isinstance(error, OSError) and error.filename:
-            raise UserError(f"{path} cannot be read: {error.strerror}; name a checkpoint") from error
-        raise UserError(f"{path} is damaged ({one_line(error)}): name another checkpoint") from error
-    model = state.get("model") if isinstance(state, dict) else None
-    if not (isinstance(model, dict) and all(isinstance(value, torch.Tensor) for value in model.values())):
-        raise UserError(f'{path} is not a checkpoint of fairseq: it has no "model"')
-    return state
-
-
 def average_checkpoints(paths: Sequence[Path]) -> Dict[str, Any]:
     """The last checkpoint, with each parameter replaced by its mean over all checkpoints.
 
@@ -130,15 +114,6 @@ def _check_same_parameters(
     if differences:
         shown = "; ".join(differences[:5]) + ("; ..." if len(differences) > 5 else "")
         raise UserError(f"{found_path} is a checkpoint of another model than {expected_path}: {shown}")
-
-
-def save_checkpoint(state: Dict[str, Any], path: Path) -> None:
-    """Write a checkpoint atomically; UserError if this fails, for example on a full disk."""
-    try:
-        with atomic_write(path) as temporary:
-            torch.save(state, temporary)
-    except (OSError, RuntimeError) as error:
-        raise UserError(f"{path} could not be written: {error}") from error
 
 
 def get_parser() -> CommandParser:

@@ -24,8 +24,9 @@ from typing import Any, Dict, List, Optional, Type
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import BaseFairseqModel
 
+from fairseq_ctxgates.checkpoints.loading import load_checkpoint
+from fairseq_ctxgates.checkpoints.saving import save_checkpoint
 from fairseq_ctxgates.command_line import CommandParser
-from fairseq_ctxgates.commands.average_checkpoints import load_checkpoint, save_checkpoint
 from fairseq_ctxgates.compat import ARCH_MODEL_REGISTRY, LabelSmoothedCrossEntropyCriterionConfig, TranslationConfig
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.models.input_options import find_needs

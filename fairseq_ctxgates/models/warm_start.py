@@ -4,15 +4,15 @@ import logging
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Collection, Dict, Iterable, List, Mapping, Optional
+from typing import Collection, Iterable, List, Mapping, Optional
 
 import torch
-from fairseq import checkpoint_utils
 from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
+from fairseq_ctxgates.checkpoints.loading import load_checkpoint
 from fairseq_ctxgates.compat import is_obsolete
-from fairseq_ctxgates.errors import UserError, one_line
+from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.models.context_model import ContextModel
 from fairseq_ctxgates.models.input_options import find_needs
 
@@ -38,14 +38,18 @@ def warm_start(model: ContextModel, path: str) -> None:
     Only at the start of training: a saved checkpoint of the model itself is always loaded strictly.
 
     Raises:
-        UserError: the checkpoint lacks other parameters than the mechanisms', or has parameters that the model does not
-            have, or that have another shape in the model, or that differ although the model shares them.
+        UserError: the checkpoint cannot be loaded, or lacks other parameters than the mechanisms', or has parameters
+            that the model does not have, or that have another shape in the model, or that differ although the model
+            shares them.
     """
     if Path(path).is_dir():
         raise UserError(f"--warm-start {path} is a folder: name a checkpoint in it")
     if not Path(path).is_file():
         raise UserError(f"--warm-start {path}: no such file (leave the option out when training is resumed)")
-    state = _load_parameters(path)
+    try:
+        state = load_checkpoint(Path(path))["model"]
+    except UserError as error:
+        raise UserError(f"--warm-start {error}") from error
     model.upgrade_state_dict(state)
     for entry in find_needs(state):  # the new model may be given another input
         del state[entry]
@@ -84,21 +88,6 @@ def _check_fits(
                 f"--warm-start {path}: {' and '.join(names)} are one in the model (--share-all-embeddings, "
                 f"--share-decoder-input-output-embed) and different in the checkpoint"
             )
-
-
-def _load_parameters(path: str) -> Dict[str, Tensor]:
-    try:
-        parameters: Dict[str, Tensor] = checkpoint_utils.load_checkpoint_to_cpu(path)["model"]
-    except UserError as error:
-        raise UserError(f"--warm-start {path}: {error}") from error
-    # What torch raises for an incomplete file, and fairseq for a file that is not a checkpoint of its own.
-    except (OSError, EOFError, RuntimeError, AttributeError, IndexError, KeyError, TypeError) as error:
-        raise UserError(
-            f"--warm-start {path}: this is not a complete fairseq checkpoint ({one_line(error)})"
-        ) from error
-    if not isinstance(parameters, dict) or not all(isinstance(value, Tensor) for value in parameters.values()):
-        raise UserError(f"--warm-start {path}: this is not a fairseq checkpoint: it has no parameters")
-    return parameters
 
 
 def _shared(parameters: Mapping[str, Tensor]) -> Iterable[List[str]]:

@@ -6,7 +6,10 @@ import gzip
 import json
 from typing import Any
 
+import torch
+
 from tests.reliability.bad_inputs.row import (
+    NO_PARAMETERS,
     Change,
     Rows,
     append,
@@ -20,6 +23,7 @@ from tests.reliability.bad_inputs.row import (
     nothing,
     put,
     remove,
+    save,
     several,
     write,
 )
@@ -231,13 +235,16 @@ def edited(path: str, command: str, *pieces: str) -> Any:
     return bad_file(f"{path} of other bytes", command, put(path, 0, "B", 77), path.rpartition(".")[0], *pieces)
 
 
-NO_CHECKPOINT = "other.pt is not a complete fairseq checkpoint"
+IS_DAMAGED = "other.pt is damaged ("
 MODELS: Rows = (
     bad_usage("no model", f"{A} gates data", "required: --path"),
     model("a model that is not there", nothing, "other.pt not found: give a checkpoint of fairseq-train to --path"),
     model("a model that is a folder", folder("other.pt"), "other.pt not found"),
-    model("an empty model", write("other.pt", b""), NO_CHECKPOINT),
-    model("a model that is cut", several(copy("models/plain.pt", "other.pt"), cut("other.pt", 9000)), NO_CHECKPOINT),
+    model("an empty model", write("other.pt", b""), IS_DAMAGED),
+    model("a model that is cut", several(copy("models/plain.pt", "other.pt"), cut("other.pt", 9000)), IS_DAMAGED),
+    model("a list for a model", save("other.pt", [1]), NO_PARAMETERS),
+    model("a tensor for a model", save("other.pt", torch.zeros(2)), NO_PARAMETERS),
+    model("a number for parameters", save("other.pt", {"model": 3}), NO_PARAMETERS),
     model("a model that is text", copy("test.de", "other.pt"), "other.pt"),
     model("a model of zeros", write("other.pt", bytes(999)), "other.pt"),
     bad_file(

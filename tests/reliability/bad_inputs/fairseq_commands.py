@@ -8,6 +8,7 @@ import torch
 
 from tests.reliability.bad_inputs.row import (
     LENGTHS,
+    NO_PARAMETERS,
     ROWS,
     TYPE,
     Change,
@@ -24,6 +25,7 @@ from tests.reliability.bad_inputs.row import (
     folder,
     put,
     remove,
+    save,
     several,
     swap_pointers,
     write,
@@ -234,28 +236,24 @@ def start(about: str, change: Change, *pieces: str, options: str = "") -> Any:
     )
 
 
-def save(content: Any) -> Change:
-    return lambda: torch.save(content, "other.pt")
-
-
 WHOLE = copy("models/plain.pt", "other.pt")
-NOT_WHOLE = "this is not a complete fairseq checkpoint"
+IS_DAMAGED = "other.pt is damaged ("
 WARM_STARTS: Rows = (
     start("no file", remove(), "no such file", "leave the option out when training is resumed"),
     start("a folder", folder("other.pt"), "is a folder"),
-    start("an empty file", write("other.pt", b""), NOT_WHOLE),
-    start("a file that is cut", several(WHOLE, cut("other.pt", 9000)), NOT_WHOLE),
-    start("a file that lacks its last byte", several(WHOLE, cut("other.pt", -1)), NOT_WHOLE),
+    start("an empty file", write("other.pt", b""), IS_DAMAGED),
+    start("a file that is cut", several(WHOLE, cut("other.pt", 9000)), IS_DAMAGED),
+    start("a file that lacks its last byte", several(WHOLE, cut("other.pt", -1)), IS_DAMAGED),
     start("a file of its head alone", several(WHOLE, cut("other.pt", 10)), "other.pt"),
     start("text", copy("test.de", "other.pt"), "other.pt"),
     start("zeros", write("other.pt", bytes(999))),
-    start("a list", save([1, 2])),
-    start("a tensor", save(torch.zeros(3))),
-    start("nothing", save({})),
-    start("no model", save({"args": None, "cfg": None})),
-    start("no parameters", save({"args": None, "model": {}})),
-    start("numbers for parameters", save({"args": None, "model": {"weight": 3}})),
-    start("a list for parameters", save({"args": None, "model": [3]})),
+    start("a list", save("other.pt", [1, 2]), NO_PARAMETERS),
+    start("a tensor", save("other.pt", torch.zeros(3)), NO_PARAMETERS),
+    start("nothing", save("other.pt", {}), NO_PARAMETERS),
+    start("no model", save("other.pt", {"args": None, "cfg": None}), NO_PARAMETERS),
+    start("no parameters", save("other.pt", {"args": None, "model": {}}), "the checkpoint lacks "),
+    start("numbers for parameters", save("other.pt", {"args": None, "model": {"weight": 3}}), NO_PARAMETERS),
+    start("a list for parameters", save("other.pt", {"args": None, "model": [3]}), NO_PARAMETERS),
     start(
         "another model",
         copy("models/fra.pt", "other.pt"),

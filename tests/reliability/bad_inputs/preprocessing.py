@@ -12,6 +12,7 @@ import torch
 from fairseq_ctxgates.checkpoints.loading import load
 from tests.reliability.bad_inputs.row import (
     LENGTHS,
+    NO_PARAMETERS,
     ROWS,
     TYPE,
     VERSION,
@@ -29,6 +30,7 @@ from tests.reliability.bad_inputs.row import (
     nothing,
     put,
     remove,
+    save,
     several,
     swap_pointers,
     write,
@@ -431,11 +433,6 @@ RELATION_FILES: Rows = (
 AVERAGE = "ctxgates average-checkpoints --inputs models/plain.pt"
 
 
-def save(content: Any) -> Change:
-    """A file that torch loads."""
-    return lambda: torch.save(content, "other.pt")
-
-
 def changed_model(function: Callable[[dict], Any]) -> Change:
     """A checkpoint whose parameters a function has changed."""
 
@@ -455,7 +452,6 @@ def other(about: str, change: Change, *pieces: str) -> Any:
     return bad_file(about, f"{AVERAGE} other.pt --output mean.pt", change, "other.pt", *pieces)
 
 
-NO_MODEL = 'is not a checkpoint of fairseq: it has no "model"'
 AVERAGE_CHECKPOINTS: Rows = (
     bad_usage("no input", "ctxgates average-checkpoints --output a.pt", "required: --inputs"),
     bad_usage("no output", AVERAGE, "required: --output"),
@@ -468,11 +464,11 @@ AVERAGE_CHECKPOINTS: Rows = (
     other("an input that is cut", several(copy("models/plain.pt", "other.pt"), cut("other.pt", 9000)), "damaged"),
     other("an input that is text", copy("train.de", "other.pt"), "damaged"),
     other("an input of zeros", write("other.pt", bytes(3000)), "damaged"),
-    other("a list", save([1]), NO_MODEL),
-    other("a tensor", save(torch.zeros(2)), NO_MODEL),
-    other("a checkpoint without a model", save({"args": None}), NO_MODEL),
-    other("a model that is a list", save({"model": [1]}), NO_MODEL),
-    other("a model of no tensors", save({"model": {"weight": 3}}), NO_MODEL),
+    other("a list", save("other.pt", [1]), NO_PARAMETERS),
+    other("a tensor", save("other.pt", torch.zeros(2)), NO_PARAMETERS),
+    other("a checkpoint without a model", save("other.pt", {"args": None}), NO_PARAMETERS),
+    other("a model that is a list", save("other.pt", {"model": [1]}), NO_PARAMETERS),
+    other("a model of no tensors", save("other.pt", {"model": {"weight": 3}}), NO_PARAMETERS),
     other(
         "a model without parameters", changed_model(lambda _: {"none": torch.zeros(1)}), "another model than", "missing"
     ),

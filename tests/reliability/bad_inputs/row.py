@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple, Sequence, Tuple, Union
 
 import numpy as np
+import torch
 
 Change = Callable[[], None]  # of the current folder
 DATA_ERROR, USAGE_ERROR = 1, 2
+NO_PARAMETERS = 'other.pt is not a checkpoint of fairseq: it has no parameters ("model")'
 
 
 class Row(NamedTuple):
@@ -70,6 +72,11 @@ def write(path: str, content: Union[str, bytes]) -> Change:
 
 def _write(path: str, content: Union[str, bytes]) -> None:
     Path(path).write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
+
+
+def save(path: str, content: Any) -> Change:
+    """A file that torch loads."""
+    return lambda: torch.save(content, path)
 
 
 def edit(path: str, function: Callable[[bytes], bytes]) -> Change:
