@@ -15,7 +15,7 @@ import torch
 from fairseq_ctxgates.checkpoints.loading import load_checkpoint
 from fairseq_ctxgates.checkpoints.saving import save_checkpoint
 from fairseq_ctxgates.command_line import CommandParser
-from fairseq_ctxgates.errors import UserError, exit_on_user_error
+from fairseq_ctxgates.errors import UserError
 
 EPOCH_CHECKPOINT = re.compile(r"checkpoint(\d+)\.pt")
 UPDATE_CHECKPOINT = re.compile(r"checkpoint_\d+_(\d+)\.pt")
@@ -177,8 +177,3 @@ def main(argv: Optional[List[str]] = None) -> None:
     print(f"averaging {len(paths)} checkpoints: {', '.join(map(str, paths))}", flush=True)
     save_checkpoint(average_checkpoints(paths), args.output)
     print(f"wrote {args.output}")
-
-
-if __name__ == "__main__":
-    with exit_on_user_error():
-        main()
