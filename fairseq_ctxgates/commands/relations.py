@@ -39,7 +39,7 @@ from fairseq_ctxgates.files import clean_up_on_failure
 from fairseq_ctxgates.processes import process_pool
 from fairseq_ctxgates.relations.extraction.build import EXTRACTORS, REQUEST_TIMEOUT, SERVER_MEMORY
 from fairseq_ctxgates.relations.extraction.corpus import SourceText, find_distinct_sentences
-from fairseq_ctxgates.relations.extraction.extractor import MAX_WORDS, RelationTuple, is_too_long
+from fairseq_ctxgates.relations.extraction.extractor import MAX_WORDS, Tuples, is_too_long
 from fairseq_ctxgates.relations.extraction.json_lines import open_dump, read_tuples, tuples_line
 from fairseq_ctxgates.relations.extraction.shards import (
     ExtractionOptions,
@@ -51,8 +51,6 @@ from fairseq_ctxgates.relations.extraction.shards import (
     shard_folder,
 )
 from fairseq_ctxgates.relations.stream import Relations, pack_tuples
-
-Tuples = Optional[Sequence[RelationTuple]]
 
 
 def get_parser() -> CommandParser:

@@ -26,6 +26,9 @@ class RelationTuple(NamedTuple):
         return sorted({*self.subject, *self.relation, *self.object})
 
 
+Tuples = Optional[List[RelationTuple]]  # of a sentence; None if it could not be parsed
+
+
 class NotParsed(Exception):
     """The parser could not parse what it was sent."""
 
@@ -67,7 +70,7 @@ class RelationExtractor(ABC):
             None if tuples is None else [entry.words for entry in tuples] for tuples in self.extract_tuples(sentences)
         ]
 
-    def extract_tuples(self, sentences: Sequence[Sequence[str]]) -> List[Optional[List[RelationTuple]]]:
+    def extract_tuples(self, sentences: Sequence[Sequence[str]]) -> List[Tuples]:
         """The tuples of each sentence, sorted by position.
 
         The result is None for a sentence that could not be parsed, that is too long to be parsed, or whose words the
@@ -76,7 +79,7 @@ class RelationExtractor(ABC):
         Raises:
             UserError: the parser no longer runs, or fails on sentences that it has parsed before
         """
-        results: List[Optional[List[RelationTuple]]] = [None if is_too_long(words) else [] for words in sentences]
+        results: List[Tuples] = [None if is_too_long(words) else [] for words in sentences]
         for rows in self._batches(sentences):
             for row, tuples in zip(rows, self._extract_batch([sentences[row] for row in rows])):
                 results[row] = tuples
@@ -98,7 +101,7 @@ class RelationExtractor(ABC):
         if rows:
             yield rows
 
-    def _extract_batch(self, sentences: Sequence[Sequence[str]]) -> List[Optional[List[RelationTuple]]]:
+    def _extract_batch(self, sentences: Sequence[Sequence[str]]) -> List[Tuples]:
         """Parse sentences in one request; if this fails or words change, parse each sentence alone."""
         reason = "the words changed"
         try:

@@ -15,19 +15,19 @@ import zlib
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Sequence, TextIO, Tuple, cast
+from typing import Any, Dict, Iterator, Sequence, TextIO, Tuple, cast
 
 from fairseq_ctxgates.errors import UserError, one_line
 from fairseq_ctxgates.files import atomic_write, open_binary
 from fairseq_ctxgates.relations.extraction.corpus import SourceText
-from fairseq_ctxgates.relations.extraction.extractor import RelationTuple
+from fairseq_ctxgates.relations.extraction.extractor import RelationTuple, Tuples
 from fairseq_ctxgates.relations.extraction.words import Words, unescape
 
 PARTS = RelationTuple._fields
 KEYS = ("split", "words", "tuples", "text")
 
 
-def tuples_line(split: str, words: Sequence[str], tuples: Optional[Sequence[RelationTuple]]) -> str:
+def tuples_line(split: str, words: Sequence[str], tuples: Tuples) -> str:
     """The line of a sentence, with its line feed."""
     content: Dict[str, Any] = {"split": split, "words": list(words), "tuples": None}
     if tuples is not None:
@@ -45,7 +45,7 @@ def open_dump(path: Path) -> Iterator[TextIO]:
             yield cast(TextIO, file)
 
 
-def read_tuples(path: Path, text: SourceText) -> Iterator[Optional[List[RelationTuple]]]:
+def read_tuples(path: Path, text: SourceText) -> Iterator[Tuples]:
     """The tuples of each row of a text, from a file of JSON lines, which may be compressed with gzip.
 
     Raises:
@@ -93,7 +93,7 @@ def check_words(place: str, found: object, words: Words, row: str) -> None:
         raise UserError(f"{place}: the words are {found!r}, but the words of {row}, are {words.words!r}")
 
 
-def check_tuples(place: str, found: Any, num_words: int) -> Optional[List[RelationTuple]]:
+def check_tuples(place: str, found: Any, num_words: int) -> Tuples:
     """The tuples of a line; UserError unless ``found``, a value from JSON, is null or has valid word positions."""
     if found is None:
         return None

@@ -27,7 +27,7 @@ from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import atomic_write
 from fairseq_ctxgates.relations.extraction.build import REQUEST_TIMEOUT, SERVER_MEMORY, build_extractor
 from fairseq_ctxgates.relations.extraction.corpus import SourceText
-from fairseq_ctxgates.relations.extraction.extractor import RelationExtractor, RelationTuple, is_too_long
+from fairseq_ctxgates.relations.extraction.extractor import RelationExtractor, RelationTuple, Tuples, is_too_long
 
 SHARD_SENTENCES = 250
 ALWAYS_ALLOWED_FAILURES = 10  # sentences, but not more than half of them: a share means little in a tiny corpus
@@ -103,9 +103,6 @@ def shard_folder(splits: Sequence[Split], fingerprint: str) -> Path:
     """The folder of the shards with this fingerprint, in the first data directory."""
     first = splits[0]
     return first.data_dir / f".relation.{first.source_lang}-{first.target_lang}.{fingerprint}"
-
-
-Tuples = Optional[List[RelationTuple]]
 
 
 def write_shard(path: Path, tuples: Sequence[Tuples]) -> None:
