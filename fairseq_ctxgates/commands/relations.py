@@ -37,20 +37,25 @@ from fairseq_ctxgates.data.subwords import GROUPED
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import clean_up_on_failure
 from fairseq_ctxgates.processes import process_pool
-from fairseq_ctxgates.relations.extraction.build import EXTRACTORS, REQUEST_TIMEOUT, SERVER_MEMORY
+from fairseq_ctxgates.relations.extraction.build import (
+    EXTRACTORS,
+    REQUEST_TIMEOUT,
+    SERVER_MEMORY,
+    ExtractionOptions,
+    ServerOptions,
+    close_extractors,
+)
 from fairseq_ctxgates.relations.extraction.corpus import SourceText, find_distinct_sentences
 from fairseq_ctxgates.relations.extraction.extractor import MAX_WORDS, Tuples, is_too_long
 from fairseq_ctxgates.relations.extraction.json_lines import open_dump, read_tuples, tuples_line
 from fairseq_ctxgates.relations.extraction.shards import (
-    ExtractionOptions,
-    ServerOptions,
-    close_extractors,
     extract_distinct_sentences,
     extraction_fingerprint,
     remove_shards,
     shard_folder,
 )
-from fairseq_ctxgates.relations.stream import Relations, pack_tuples
+from fairseq_ctxgates.relations.mask import pack_tuples
+from fairseq_ctxgates.relations.stream import Relations
 
 
 def get_parser() -> CommandParser:

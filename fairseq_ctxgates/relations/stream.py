@@ -1,12 +1,10 @@
-"""The factual relations of each source sentence (Li, Zhu et al. 2022)."""
+"""The side stream of the factual relations of each source sentence (Li, Zhu et al. 2022)."""
 
-import atexit
 import functools
 import logging
-import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, AbstractSet, Any, ClassVar, Dict, Mapping, Optional, Sequence, Tuple
+from typing import AbstractSet, Any, ClassVar, Dict, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -21,13 +19,12 @@ from fairseq_ctxgates.data.side_stream import Batch, Rows, SideStream, TaskOptio
 from fairseq_ctxgates.data.side_stream_files import load_whole_metadata
 from fairseq_ctxgates.data.subwords import check_subwords
 from fairseq_ctxgates.errors import UserError
-
-if TYPE_CHECKING:
-    from fairseq_ctxgates.relations.extraction.extractor import RelationExtractor
+from fairseq_ctxgates.relations.extraction.build import ExtractionOptions, ServerOptions, get_extractor
+from fairseq_ctxgates.relations.extraction.extractor import relations_of_tokens
+from fairseq_ctxgates.relations.mask import END_OF_TUPLE, pack_tuples, relation_mask, shift_mask
 
 logger = logging.getLogger(__name__)
 
-END_OF_TUPLE = -1
 CHECKED_AT_ONCE = 100_000  # rows; all of a large corpus would take gigabytes
 MaskChoice = ChoiceEnum(["pair", "word", "shifted"])
 
@@ -175,14 +172,15 @@ class Relations(SideStream[RelationsConfig]):
         if options.relation_extractor is None:
             _warn_that_there_are_none()
             return cls([pack_tuples([])] * len(dataset), dataset, options, task_options)
-        from fairseq_ctxgates.relations.extraction.extractor import relations_of_tokens
-
         symbols = dataset.src_dict.symbols
         lines = [[symbols[token] for token in line[:-1].tolist()] for line in dataset.src]
         remove_bpe = "sentencepiece" if task_options.post_process == "sentencepiece" else "subword_nmt"
         check_subwords(dataset.src_dict, Path(f"dict.{task_options.source_lang}.txt"), remove_bpe)
         language = options.relation_language or task_options.source_lang
-        extractor = _open_extractor(options.relation_extractor, language, options.corenlp_url)
+        urls = tuple(options.corenlp_url.split(",")) if options.corenlp_url else ()
+        extractor = get_extractor(
+            ExtractionOptions(options.relation_extractor, language, remove_bpe), ServerOptions(urls)
+        )
         tuples_of_lines = relations_of_tokens(extractor, lines, remove_bpe)
         return cls([pack_tuples(tuples) for tuples in tuples_of_lines], dataset, options, task_options)
 
@@ -220,69 +218,6 @@ def _first_wrong_row(packed: np.ndarray, sizes: np.ndarray, words: np.ndarray) -
     is_wrong[last] |= ~is_end[last]
     is_wrong |= is_end & np.concatenate([[True], is_end[:-1]])[: len(is_end)]  # a tuple without words
     return int(row_of[np.argmax(is_wrong)]) if is_wrong.any() else None
-
-
-def pack_tuples(tuples: Sequence[Sequence[int]]) -> np.ndarray:
-    """The row of a sentence: the token positions of each tuple, from 0, followed by END_OF_TUPLE; (row length,) int32.
-    Tuples without positions are left out."""
-    packed = [position for positions in tuples if len(positions) for position in (*positions, END_OF_TUPLE)]
-    return np.array(packed, dtype=np.int32)
-
-
-def relation_mask(row: np.ndarray, length: int, across_tuples: bool = False) -> np.ndarray:
-    """Which positions of a sentence may see each other in its relation encoding (Li, Zhu et al. 2022, section 3.1).
-
-    Args:
-        row: the sentence's tuples, from :func:`pack_tuples`; positions that ``--truncate-source`` has cut off are
-            ignored
-        length: the number of tokens, end of sentence included
-        across_tuples: whether i sees j if each of them is in any tuple; otherwise both must be in the same one
-
-    Returns:
-        M, (length, length), bool; a position in no tuple sees itself only, as end of sentence does; without tuples
-        every position sees all
-    """
-    is_end = row == END_OF_TUPLE
-    is_word = ~is_end & (row < length - 1)
-    if not is_word.any():
-        return np.ones((length, length), dtype=bool)
-    tuple_of = np.cumsum(is_end)[is_word] * (not across_tuples)
-    member = np.zeros((tuple_of.max() + 1, length), dtype=np.float32)
-    member[tuple_of, row[is_word]] = 1
-    mask = member.T @ member > 0
-    np.fill_diagonal(mask, True)
-    return mask
-
-
-def shift_mask(mask: np.ndarray, sentence: np.ndarray) -> np.ndarray:
-    """The relation mask, moved along the sentence, and from its end back to the beginning.
-
-    As many tokens see each other as before, and the spans of the tuples stay whole, but they are not spans of words
-    that have a relation. The number of tokens by which the mask moves is random, and depends on the sentence alone. End
-    of sentence stays in its place, and so does the mask of a single word.
-
-    Args:
-        mask: M, (length, length), bool
-        sentence: its tokens, end of sentence included, (length,)
-
-    Returns:
-        (length, length), bool
-    """
-    words = len(sentence) - 1
-    distance = 1 + zlib.crc32(sentence.astype(np.int64).tobytes()) % max(words - 1, 1)
-    order = np.append(np.roll(np.arange(words), distance), words)
-    shifted: np.ndarray = mask[np.ix_(order, order)]
-    return shifted
-
-
-@functools.lru_cache(maxsize=None)
-def _open_extractor(name: str, language: str, urls: Optional[str]) -> "RelationExtractor":
-    """The extractor of these options. It lives as long as the process, because starting a server takes seconds."""
-    from fairseq_ctxgates.relations.extraction.build import build_extractor
-
-    extractor = build_extractor(name, language, urls.split(",") if urls else ())
-    atexit.register(extractor.__exit__, None, None, None)
-    return extractor.__enter__()
 
 
 @functools.lru_cache(maxsize=None)

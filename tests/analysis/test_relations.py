@@ -15,7 +15,7 @@ import torch
 from fairseq_ctxgates import analysis
 from fairseq_ctxgates.analysis.relations import RelationAttention, relation_figure, self_attention, token_table
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.relations.stream import pack_tuples, relation_mask
+from fairseq_ctxgates.relations.mask import pack_tuples, relation_mask
 from tests.helpers import fairseq_commands as commands
 from tests.helpers.corpus import binarize
 from tests.helpers.models import PAD, SOURCES, TARGETS, make_batch, make_model

@@ -30,9 +30,9 @@ from fairseq_ctxgates.commands import (
     relations,
 )
 from fairseq_ctxgates.data.data_directory import Split
-from fairseq_ctxgates.relations.extraction import shards
+from fairseq_ctxgates.relations.extraction import build
 from fairseq_ctxgates.relations.extraction.extractor import RelationExtractor, RelationTuple
-from fairseq_ctxgates.relations.stream import pack_tuples
+from fairseq_ctxgates.relations.mask import pack_tuples
 from tests.helpers.documents import COMMON, DOCUMENTS, TEXT
 from tests.helpers.fairseq_commands import GATED, SMOOTHED, train, write_relations
 from tests.helpers.trained import Trained
@@ -334,7 +334,7 @@ def test_every_option_that_is_not_refused_is_read(
     read.clear()
     folder = shutil.copytree(place, tmp_path / "place")
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(shards, "build_extractor", lambda *_: FirstWords())
+    monkeypatch.setattr(build, "build_extractor", lambda *_: FirstWords())
     monkeypatch.setattr(sweep, "fairseq", pretend_to_train)
     ctxgates.main([*command.split(), *line.split()])
     assert options_of(parser) - refused - read - NOT_BY_NAME.keys() == set()

@@ -18,9 +18,9 @@ from fairseq_ctxgates.commands.relations import main
 from fairseq_ctxgates.data.data_directory import load_rows
 from fairseq_ctxgates.data.side_stream_files import SideStreamWriter
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.relations.extraction import shards
+from fairseq_ctxgates.relations.extraction import build, shards
 from fairseq_ctxgates.relations.extraction.extractor import NotParsed, RelationExtractor, RelationTuple
-from fairseq_ctxgates.relations.stream import END_OF_TUPLE
+from fairseq_ctxgates.relations.mask import END_OF_TUPLE
 from tests.helpers.corpus import binarize
 from tests.helpers.files import files_of
 
@@ -73,7 +73,7 @@ class FirstAndLast(RelationExtractor):
 def parser(monkeypatch: pytest.MonkeyPatch) -> FirstAndLast:
     """In place of the extractors by name."""
     made = FirstAndLast()
-    monkeypatch.setattr(shards, "build_extractor", lambda *arguments: made)
+    monkeypatch.setattr(build, "build_extractor", lambda *arguments: made)
     monkeypatch.setattr(shards, "SHARD_SENTENCES", 2)
     return made
 

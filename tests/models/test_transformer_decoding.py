@@ -11,7 +11,7 @@ from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithA
 from omegaconf import OmegaConf
 
 from fairseq_ctxgates.modules.beams import sentences_of_beams
-from fairseq_ctxgates.relations.stream import pack_tuples, relation_mask
+from fairseq_ctxgates.relations.mask import pack_tuples, relation_mask
 from tests.helpers.models import (
     DICTIONARY,
     EOS,

@@ -18,7 +18,8 @@ from fairseq_ctxgates.data.data_directory import Split, find_splits
 from fairseq_ctxgates.data.side_stream import SideStream
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.inter_sentence.preceding_sentences import PrecedingSentences
-from fairseq_ctxgates.relations.stream import Relations, pack_tuples
+from fairseq_ctxgates.relations.mask import pack_tuples
+from fairseq_ctxgates.relations.stream import Relations
 from tests.helpers.corpus import binarize
 from tests.helpers.fairseq_commands import make_pairs, write_gate_labels, write_relations
 

@@ -17,7 +17,7 @@ from stanza.protobuf import Document, writeToDelimitedString
 from fairseq_ctxgates.commands import relations
 from fairseq_ctxgates.commands.relations import main
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.relations.extraction import corenlp_server, shards
+from fairseq_ctxgates.relations.extraction import build, corenlp_server, shards
 from fairseq_ctxgates.relations.extraction.build import build_extractor
 from fairseq_ctxgates.relations.extraction.corenlp_server import ExternalServer, ManagedServer, ServerLost
 from fairseq_ctxgates.relations.extraction.extractor import (
@@ -52,7 +52,7 @@ class Parser(RelationExtractor):
 @pytest.fixture
 def parser(monkeypatch: pytest.MonkeyPatch) -> Parser:
     made = Parser()
-    monkeypatch.setattr(shards, "build_extractor", lambda *arguments: made)
+    monkeypatch.setattr(build, "build_extractor", lambda *arguments: made)
     monkeypatch.setattr(shards, "SHARD_SENTENCES", 10)
     return made
 

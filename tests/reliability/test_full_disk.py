@@ -12,7 +12,7 @@ import pytest
 
 from fairseq_ctxgates.commands import gate_labels, preceding_sentences, relations
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.relations.extraction import shards
+from fairseq_ctxgates.relations.extraction import build
 from fairseq_ctxgates.relations.extraction.extractor import RelationExtractor, RelationTuple
 from tests.helpers.corpus import binarize
 
@@ -34,7 +34,7 @@ class Parser(RelationExtractor):
 
 @pytest.fixture(autouse=True)
 def parser(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "build_extractor", lambda *arguments: Parser())
+    monkeypatch.setattr(build, "build_extractor", lambda *arguments: Parser())
 
 
 @contextmanager

@@ -18,11 +18,10 @@ import torch
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 from omegaconf import OmegaConf
 
-import fairseq_ctxgates.relations.extraction.build
 from fairseq_ctxgates.data.data_directory import find_splits
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.relations import stream
-from fairseq_ctxgates.relations.stream import pack_tuples
+from fairseq_ctxgates.relations.extraction import build as extraction_build
+from fairseq_ctxgates.relations.mask import pack_tuples
 from fairseq_ctxgates.tasks.task_streams import STREAMS
 from tests.helpers.documents import interactive_lines
 from tests.helpers.fairseq_commands import setup_task, write_relations
@@ -82,21 +81,17 @@ def _extractor(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Extractors find :func:`tuples_of`, those with a server or of another language only the first tuple."""
 
     class Extractor:
-        def __init__(self, name: str, language: str, urls: Sequence[str]) -> None:
+        def __init__(self, name: str, language: str, urls: Sequence[str], *_: Any) -> None:
             self.tuples = 1 if urls or language == "other" else 2
 
-        def __enter__(self) -> Extractor:
-            return self
-
-        def __exit__(self, *_: Any) -> None: ...
+        def close(self) -> None: ...
 
         def extract(self, sentences: Sequence[Sequence[str]]) -> List[Any]:
             return [tuples_of(len(words))[: self.tuples] for words in sentences]
 
-    monkeypatch.setattr(fairseq_ctxgates.relations.extraction.build, "build_extractor", Extractor)
-    stream._open_extractor.cache_clear()
+    monkeypatch.setattr(extraction_build, "build_extractor", Extractor)
     yield
-    stream._open_extractor.cache_clear()
+    extraction_build.close_extractors()
 
 
 # What the commands of fairseq do with a task, from the options on.

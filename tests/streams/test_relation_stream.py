@@ -14,12 +14,13 @@ import torch
 from fairseq.data import LanguagePairDataset
 
 import ctxgates
-import fairseq_ctxgates.relations.extraction.build
 from fairseq_ctxgates.data.data_directory import find_splits, fingerprint
 from fairseq_ctxgates.data.side_stream_files import write_side_stream
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations import stream
-from fairseq_ctxgates.relations.stream import END_OF_TUPLE, Relations, pack_tuples, relation_mask, shift_mask
+from fairseq_ctxgates.relations.extraction import build
+from fairseq_ctxgates.relations.mask import END_OF_TUPLE, pack_tuples, relation_mask, shift_mask
+from fairseq_ctxgates.relations.stream import Relations
 from tests.helpers.corpus import binarize, make_dictionary, write_split
 from tests.helpers.fairseq_commands import setup_task, write_relations
 from tests.helpers.models import build_model, make_task
@@ -380,17 +381,13 @@ class FirstAndLast:
 
     def __init__(self) -> None:
         self.sentences: List[List[str]] = []
-        self.is_open = False
+        self.is_closed = False
 
-    def __enter__(self) -> FirstAndLast:
-        self.is_open = True
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.is_open = False
+    def close(self) -> None:
+        self.is_closed = True
 
     def extract(self, sentences: Sequence[Sequence[str]]) -> List[Any]:
-        assert self.is_open
+        assert not self.is_closed
         self.sentences += map(list, sentences)
         return [None if not words else [[0, len(words) - 1]] if len(words) > 2 else [] for words in sentences]
 
@@ -403,9 +400,8 @@ def lines_dataset(lines: Sequence[str], dictionary: Any) -> LanguagePairDataset:
 @pytest.mark.parametrize("post_process", [None, "subword_nmt", "@@ ", "sentencepiece"])
 def test_relations_of_lines(post_process: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     extractor = FirstAndLast()
-    build = mock.Mock(return_value=extractor)
-    monkeypatch.setattr(fairseq_ctxgates.relations.extraction.build, "build_extractor", build)
-    stream._open_extractor.cache_clear()
+    make = mock.Mock(return_value=extractor)
+    monkeypatch.setattr(build, "build_extractor", make)
     others = [] if post_process == "sentencepiece" else ["more words without the mark"]
     dictionary = make_dictionary(["th@@ ey sing so@@ ngs &amp; hum", "▁they ▁so ngs ▁hum", *others])
     config = make_task(relation_extractor="first-and-last", corenlp_url="http://a:1,http://b:2").cfg
@@ -424,8 +420,10 @@ def test_relations_of_lines(post_process: str | None, monkeypatch: pytest.Monkey
         found = Relations.from_interactive_lines(lines_dataset(lines, dictionary), [], config, config)
         assert [draw(relation_mask(row, len(mask))) for row in found.rows] == [mask, nothing, nothing]
     assert extractor.sentences == words * 2
-    build.assert_called_once_with("first-and-last", "en", ["http://a:1", "http://b:2"])
-    stream._open_extractor.cache_clear()
+    make.assert_called_once()
+    assert make.call_args[0][:3] == ("first-and-last", "en", ("http://a:1", "http://b:2"))
+    build.close_extractors()
+    assert extractor.is_closed
 
 
 def test_lines_of_sentencepiece_need_its_option() -> None:
@@ -469,7 +467,7 @@ def test_relations_of_lines_by_corenlp(corenlp_url: str) -> None:
     (row, nothing) = Relations.from_interactive_lines(
         lines_dataset([line, ""], make_dictionary([line])), [], config, config
     ).rows
-    stream._open_extractor.cache_clear()
+    build.close_extractors()
     mask = relation_mask(row, 13)
     names, place, alone = [2, 3, 4], [8, 9, 10], [1, 11, 12]
     assert mask[np.ix_(names, names + [5, 6, 7] + place)].all() and mask[np.ix_(place, names)].all()
@@ -498,12 +496,12 @@ def test_an_extractor_that_does_not_exist() -> None:
 
 def test_relations_of_lines_from_a_real_server(corenlp_url: str) -> None:
     """CoreNLP's tuple is (man, sits in, garden), both subwords of the last; a line that has none follows."""
-    stream._open_extractor.cache_clear()
+    build.close_extractors()
     dictionary = make_dictionary(["a man sits in the gar@@ den ."])
     config = make_task(relation_extractor="corenlp-openie", corenlp_url=corenlp_url).cfg
     config.source_lang, config.post_process = "en", None
     found = Relations.from_interactive_lines(
         lines_dataset(["a man sits in the gar@@ den .", "the ."], dictionary), [], config, config
     )
-    stream._open_extractor.cache_clear()
+    build.close_extractors()
     assert [row.tolist() for row in found.rows] == [[1, 2, 3, 5, 6, END_OF_TUPLE], []]

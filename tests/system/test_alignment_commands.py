@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 import pytest
 
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.relations.stream import pack_tuples
+from fairseq_ctxgates.relations.mask import pack_tuples
 from tests.helpers.documents import write_preceding
 from tests.helpers.fairseq_commands import (
     DECODING,

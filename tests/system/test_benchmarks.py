@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from benchmarks import gate_labels_scale, timing, transformer_speed
-from fairseq_ctxgates.relations.stream import pack_tuples
+from fairseq_ctxgates.relations.mask import pack_tuples
 from tests.helpers.corpus import binarize
 from tests.helpers.fairseq_commands import make_pairs, write_gate_labels, write_relations
 from tests.helpers.pages import ROOT

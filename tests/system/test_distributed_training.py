@@ -16,7 +16,7 @@ from typing import Any, Dict, List, Tuple
 
 import pytest
 
-from fairseq_ctxgates.relations.stream import pack_tuples
+from fairseq_ctxgates.relations.mask import pack_tuples
 from tests.helpers.documents import ISG, ISG_RNNSEARCH, TEXT
 from tests.helpers.fairseq_commands import (
     GATED,

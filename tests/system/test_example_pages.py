@@ -12,7 +12,7 @@ import pytest
 import ctxgates
 from fairseq_ctxgates.analysis import sweep
 from fairseq_ctxgates.data.data_directory import Split, find_splits
-from fairseq_ctxgates.relations.stream import pack_tuples
+from fairseq_ctxgates.relations.mask import pack_tuples
 from tests.helpers.corpus import Pair, binarize
 from tests.helpers.fairseq_commands import SMOOTHED, run, write_relations
 from tests.helpers.pages import ROOT, page_commands, value_of

@@ -12,7 +12,7 @@ import torch
 
 from fairseq_ctxgates import analysis
 from fairseq_ctxgates.commands.preceding_sentences import main as preceding_sentences
-from fairseq_ctxgates.relations.stream import pack_tuples
+from fairseq_ctxgates.relations.mask import pack_tuples
 from tests.helpers.corpus import binarize
 from tests.helpers.fairseq_commands import (
     DECODING,

@@ -12,11 +12,11 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.data import data_utils
 
-import fairseq_ctxgates.relations.extraction.build
 from fairseq_ctxgates.commands.preceding_sentences import main as preceding_sentences
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations import stream
-from fairseq_ctxgates.relations.stream import pack_tuples
+from fairseq_ctxgates.relations.extraction import build
+from fairseq_ctxgates.relations.mask import pack_tuples
 from tests.helpers.corpus import Pair, binarize
 from tests.helpers.fairseq_commands import (
     DECODING,
@@ -284,10 +284,7 @@ def test_ensemble_with_a_model_that_reads_no_relations(
 class Extractor:
     """An extractor that finds the relations of :func:`tuples_of`, and None for an empty sentence."""
 
-    def __enter__(self) -> Extractor:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
+    def close(self) -> None:
         pass
 
     def extract(self, sentences: Sequence[Sequence[str]]) -> List[Any]:
@@ -302,13 +299,12 @@ def test_interactive_equals_generate(
     buffer_size: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fairseq_ctxgates.relations.extraction.build, "build_extractor", lambda *_: Extractor())
-    stream._open_extractor.cache_clear()
+    monkeypatch.setattr(build, "build_extractor", lambda *_: Extractor())
     lines = ["", *(source for source, _ in TEXT["test"])]
     random.Random(5).shuffle(lines)
     sizes = ("--buffer-size", buffer_size, "--batch-size", min(buffer_size, 4))
     found = interactive(trained.data, trained["fra"], lines, tmp_path, *SEARCH, *sizes, "--relation-extractor", "known")
-    stream._open_extractor.cache_clear()
+    build.close_extractors()
     row_of = {source: row for row, (source, _) in enumerate(TEXT["test"])}
     for line, hypothesis in zip(lines, found):
         if line:

@@ -1,8 +1,11 @@
-"""Making a relation extractor by its name."""
+"""Making a relation extractor by its name, once in each process."""
 
 from __future__ import annotations
 
-from typing import Mapping, Optional, Sequence
+import atexit
+import threading
+from dataclasses import dataclass
+from typing import Dict, Mapping, Optional, Sequence, Tuple
 
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.extras import needs_extra
@@ -11,6 +14,28 @@ from fairseq_ctxgates.relations.extraction.extractor import RelationExtractor
 EXTRACTORS = ("corenlp-openie", "corenlp-dependencies", "stanza")
 SERVER_MEMORY = "4G"  # of a CoreNLP server
 REQUEST_TIMEOUT = 60  # seconds
+
+
+@dataclass(frozen=True)
+class ExtractionOptions:
+    """The options that the tuples of a sentence depend on.
+
+    properties: names and values of additional CoreNLP properties
+    """
+
+    extractor: str
+    language: str
+    remove_bpe: str
+    properties: Tuple[Tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """The CoreNLP servers, which the tuples do not depend on; see :func:`build_extractor`."""
+
+    urls: Tuple[str, ...] = ()
+    memory: str = SERVER_MEMORY
+    timeout: float = REQUEST_TIMEOUT
 
 
 def build_extractor(
@@ -50,3 +75,32 @@ def build_extractor(
     request = {**request_properties(name, language), **(properties or {})}
     servers: Sequence[CoreNLPServer] = [ExternalServer(url, request, timeout) for url in urls]
     return CoreNLPExtractor(name, servers or [ManagedServer(request, timeout, memory)])
+
+
+# Each process, also on a Dask cluster, has one extractor for its options, which its threads share: it may be a server,
+# which takes seconds to start.
+_extractors: Dict[Tuple[ExtractionOptions, ServerOptions], RelationExtractor] = {}
+_lock = threading.Lock()
+
+
+def get_extractor(options: ExtractionOptions, server_options: ServerOptions) -> RelationExtractor:
+    """The extractor of this process with these options, made at the first call; see :func:`close_extractors`."""
+    with _lock:
+        key = (options, server_options)
+        if key not in _extractors:
+            _extractors[key] = build_extractor(
+                options.extractor,
+                options.language,
+                server_options.urls,
+                server_options.memory,
+                server_options.timeout,
+                dict(options.properties),
+            )
+            atexit.register(close_extractors)  # last, and so called before what the extractor's packages registered
+        return _extractors[key]
+
+
+def close_extractors() -> None:
+    """Close the extractors of this process, and the servers that they started; also called when the process ends."""
+    while _extractors:
+        _extractors.popitem()[1].close()

@@ -11,7 +11,6 @@ import hashlib
 import json
 import shutil
 import sys
-import threading
 from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
@@ -25,36 +24,14 @@ from tqdm import tqdm
 from fairseq_ctxgates.data.data_directory import Split
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import atomic_write
-from fairseq_ctxgates.relations.extraction.build import REQUEST_TIMEOUT, SERVER_MEMORY, build_extractor
+from fairseq_ctxgates.relations.extraction.build import ExtractionOptions, ServerOptions, get_extractor
 from fairseq_ctxgates.relations.extraction.corpus import SourceText
-from fairseq_ctxgates.relations.extraction.extractor import RelationExtractor, RelationTuple, Tuples, is_too_long
+from fairseq_ctxgates.relations.extraction.extractor import RelationTuple, Tuples, is_too_long
 
 SHARD_SENTENCES = 250
 ALWAYS_ALLOWED_FAILURES = 10  # sentences, but not more than half of them: a share means little in a tiny corpus
 EXAMPLES = 3  # failed sentences in an error message
 FORMAT = 2  # version of the shard files and of the extraction; shards of another version are not reused
-
-
-@dataclass(frozen=True)
-class ExtractionOptions:
-    """The options that the tuples of a sentence depend on.
-
-    properties: names and values of additional CoreNLP properties
-    """
-
-    extractor: str
-    language: str
-    remove_bpe: str
-    properties: Tuple[Tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True)
-class ServerOptions:
-    """The CoreNLP servers, which the tuples do not depend on; see :func:`build_extractor`."""
-
-    urls: Tuple[str, ...] = ()
-    memory: str = SERVER_MEMORY
-    timeout: float = REQUEST_TIMEOUT
 
 
 @dataclass(frozen=True)
@@ -276,33 +253,6 @@ def extract_shard(shard: Shard) -> Outcome:
 def open_texts(splits: Tuple[Split, ...], remove_bpe: str, fingerprint: str) -> List[SourceText]:
     """The source texts of splits, opened once in a process; ``fingerprint`` distinguishes data with the same path."""
     return [SourceText(split, remove_bpe) for split in splits]
-
-
-# Each process, also on a Dask cluster, has one extractor, which its threads share.
-_extractors: Dict[Tuple[ExtractionOptions, ServerOptions], RelationExtractor] = {}
-_lock = threading.Lock()
-
-
-def get_extractor(options: ExtractionOptions, server_options: ServerOptions) -> RelationExtractor:
-    """The extractor of this process, made at the first call; see :func:`close_extractors`."""
-    with _lock:
-        key = (options, server_options)
-        if key not in _extractors:
-            _extractors[key] = build_extractor(
-                options.extractor,
-                options.language,
-                server_options.urls,
-                server_options.memory,
-                server_options.timeout,
-                dict(options.properties),
-            )
-        return _extractors[key]
-
-
-def close_extractors() -> None:
-    """Close the extractors of this process, and the servers that they started."""
-    while _extractors:
-        _extractors.popitem()[1].close()
 
 
 def remove_shards(folder: Path) -> None:
