@@ -5,8 +5,9 @@
 
 The command counts which words occur together in the training data. It labels each target token of each split with the
 context, source or target, that has the higher pointwise mutual information (PMI) with the token, and writes
-``train.gate.de-en.{bin,idx,json}`` and so on. The PMI tables are written to the same directory, as
-``pmi.bilingual.de-en.npz`` and ``pmi.monolingual.de-en.npz``. The input is the binarized data, not the text.
+``train.gate.de-en.{bin,idx,json}`` and so on. A test set without a target gets no labels. The PMI tables are
+written to the same directory, as ``pmi.bilingual.de-en.npz`` and ``pmi.monolingual.de-en.npz``. The input is the
+binarized data, not the text.
 """
 
 from __future__ import annotations
@@ -108,9 +109,10 @@ def main(argv: Optional[List[str]] = None) -> None:
 
 
 def label(args: argparse.Namespace) -> None:
-    """Count the tables, label all splits, and print a report."""
-    data_dirs, splits = find_data(args)
-    training = training_splits(splits, args.train_subset, data_dirs)
+    """Count the tables, label all splits that have a target, and print a report."""
+    data_dirs, found = find_data(args)
+    training = training_splits(found, args.train_subset, data_dirs)
+    splits = [split for split in found if split in training or split.has_target()]
     check_dictionaries(splits)
     for split in splits:
         check_split(split)
@@ -134,6 +136,9 @@ def label(args: argparse.Namespace) -> None:
         for path, place in zip(table_paths(folder, *languages), places):
             path.replace(place)
     report(tables, splits[0], label_counts)
+    for split in found:
+        if split not in splits:
+            print(f"{split.data_dir}/{split.name}: no target, no stream written")
 
 
 def training_splits(splits: List[Split], name: str, data_dirs: List[Path]) -> List[Split]:

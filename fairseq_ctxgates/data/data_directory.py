@@ -43,15 +43,24 @@ class Split:
         Raises:
             UserError: the split does not exist
         """
-        pairs = (f"{self.source_lang}-{self.target_lang}", f"{self.target_lang}-{self.source_lang}")
-        for pair in pairs:
-            prefix = self.data_dir / f"{self.name}.{pair}.{lang}"
+        prefixes = self._text_prefixes(lang)
+        for prefix in prefixes:
             if Path(f"{prefix}.idx").exists() or prefix.exists():
                 return prefix
         raise UserError(
-            f"{self.data_dir}/{self.name}.{pairs[0]}.{lang}.idx not found (nor {self.name}.{pairs[1]}.{lang}.idx): "
+            f"{prefixes[0]}.idx not found (nor {prefixes[1].name}.idx): "
             f"check --source-lang and --target-lang, or run fairseq-preprocess first"
         )
+
+    def has_target(self) -> bool:
+        """Whether there is any file of the target: a test set that was binarized with ``--only-source`` has none."""
+        prefixes = self._text_prefixes(self.target_lang)
+        return any(Path(f"{prefix}{end}").exists() for prefix in prefixes for end in ("", ".bin", ".idx"))
+
+    def _text_prefixes(self, lang: str) -> List[Path]:
+        """Where the data of one language may be: binarized in the direction of training, or in the other direction."""
+        pairs = (f"{self.source_lang}-{self.target_lang}", f"{self.target_lang}-{self.source_lang}")
+        return [self.data_dir / f"{self.name}.{pair}.{lang}" for pair in pairs]
 
     def dictionary_path(self, lang: str) -> Path:
         """The path of one language's dictionary; UserError when the file does not exist."""

@@ -128,6 +128,25 @@ def binarize_like(model: Path, folder: Path, splits: Dict) -> None:
             write_split(folder / f"{name}.de-en.{lang}", [pair[side] for pair in pairs], words)
 
 
+def remove_target(data: Path, split: str) -> None:
+    """Leave what ``fairseq-preprocess --only-source`` leaves."""
+    for path in data.glob(f"{split}.de-en.en.*"):
+        path.unlink()
+
+
+def test_a_test_set_without_a_target_gets_no_labels(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    remove_target(data, "valid1")
+    run(data)
+    assert [labels_of(data, split) for split in ("train", "valid")] == [LABELS, LABELS[3:]]
+    assert not list(data.glob("valid1.gate.*"))
+    assert capsys.readouterr().out.endswith(f"\n{data}/valid1: no target, no stream written\n")
+    assert load_labeller(data, "de", "en").options == PMIOptions()
+
+
+def missing_target(data: Path) -> None:
+    remove_target(data, "train")
+
+
 def missing_dictionary(data: Path) -> None:
     (data / "dict.de.txt").unlink()
 
@@ -170,6 +189,7 @@ def no_training_split(data: Path) -> None:
         (different_lengths, r"valid\.de-en\.de\.bin has 2 sentences, .*valid\.de-en\.en\.bin has 5"),
         (truncated, r"train\.de-en\.en\.bin is truncated"),
         (empty_split, r"valid1\.de-en\.de\.bin (is empty|holds no sentence)"),
+        (missing_target, r"train\.de-en\.en\.idx not found"),
         (one_side_only, r"valid\.de-en\.en\.idx not found"),
         (smaller_dictionary, r"train\.de-en\.en\.bin holds the token id 6, but .*dict\.en\.txt has 6 types"),
         (no_training_split, r"has no split 'train'.*--train-subset"),
