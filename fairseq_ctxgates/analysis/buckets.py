@@ -224,7 +224,8 @@ def read_source(args: argparse.Namespace) -> Tuple[List[str], Dictionary]:
     find = Split if args.source else find_split
     split = find(data_dir, args.gen_subset, source, target)
     dictionary = split.load_dictionary(source)
-    check_subwords(dictionary, split.dictionary_path(source), args.remove_bpe)
+    # The option is also that of the translations and references, which may have marks where the source has none.
+    check_subwords(dictionary, split.dictionary_path(source), args.remove_bpe, needs_marks=False)
     if args.source:
         return read_sentences(args.source), dictionary
     rows = list(split.load_language(source))

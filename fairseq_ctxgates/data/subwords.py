@@ -14,16 +14,32 @@ GROUPED = ("subword_nmt", "sentencepiece", "none")  # of group_subwords
 SUBWORD_MARK = "@@"  # subword-nmt: the word continues in the next token
 WORD_START = "\u2581"  # sentencepiece: a word starts here
 WORD_MARKS = {"sentencepiece": WORD_START, "wordpiece": "_", "letter": "|", "_EOW": "_EOW"}
-SENTENCEPIECE_SHARE = 0.2  # a dictionary with a larger share of types with that mark is sentencepiece's
+# A dictionary holds a kind of subwords if more than this share of its types has the kind's mark. Without spaces between
+# words, few types of sentencepiece have it, 0.07 in Chinese; and a text of words may have a stray mark.
+MARKED_SHARE = 0.01
 
 Parts = List[Tuple[str, int]]  # the text, without marks, and the position of each token of a word
 
 
-def check_subwords(dictionary: Dictionary, path: Path, remove_bpe: str) -> None:
-    """Raise UserError if a dictionary holds sentencepiece's subwords but ``--remove-bpe`` names another kind."""
-    marked = sum(symbol.startswith(WORD_START) for symbol in dictionary.symbols)
-    if remove_bpe != "sentencepiece" and marked > SENTENCEPIECE_SHARE * len(dictionary):
-        raise UserError(f"{path} holds the subwords of sentencepiece: give --remove-bpe sentencepiece")
+def check_subwords(dictionary: Dictionary, path: Path, remove_bpe: str, needs_marks: bool = True) -> None:
+    """Raise UserError if the types of a dictionary contradict ``--remove-bpe``.
+
+    Args:
+        needs_marks: sentencepiece needs a type with its mark, without which :func:`group_subwords` takes a whole
+            sentence for one word; :func:`join_subwords` does not
+    """
+    marked = {
+        "sentencepiece": sum(symbol.startswith(WORD_START) for symbol in dictionary.symbols),
+        "subword_nmt": sum(symbol.endswith(SUBWORD_MARK) for symbol in dictionary.symbols),
+    }
+    held = max(marked, key=lambda kind: marked[kind])
+    if remove_bpe != held and marked[held] > MARKED_SHARE * len(dictionary):
+        raise UserError(f"{path} holds the subwords of {held}: give --remove-bpe {held}")
+    if remove_bpe == "sentencepiece" and needs_marks and not marked["sentencepiece"]:
+        raise UserError(
+            f"{path} holds no subwords of sentencepiece (no type begins with {WORD_START}): leave out --remove-bpe "
+            f"sentencepiece"
+        )
 
 
 def join_subwords(lines: Sequence[str], kind: str) -> List[str]:

@@ -193,6 +193,13 @@ def test_data_of_sentencepiece_need_its_option(tmp_path: Path, folder: Path, sou
     assert {row["bucket"]: row["sentences"] for row in report["buckets"]} == {"≤1": 1, "2": 2, ">2": 1}
 
 
+def test_only_the_translations_are_of_sentencepiece(tmp_path: Path, folder: Path) -> None:
+    """The option joins their subwords; the source is of words."""
+    data = binarize(tmp_path, {"train": [("v w x", "one")], "test": [("v w", "t")] * len(TARGET)}, "de", "en")
+    report = analyze("bleu-by-length", folder, data, "--remove-bpe", "sentencepiece", "--buckets", "1,2")
+    assert {row["bucket"]: row["sentences"] for row in report["buckets"]} == {"≤1": 0, "2": 4, ">2": 0}
+
+
 @pytest.mark.parametrize("name", ["sentences", "source words", "%"])
 def test_a_system_with_the_name_of_a_column(folder: Path, name: str) -> None:
     with pytest.raises(UserError, match=f"a system is named '{name}', like a column of the table"):

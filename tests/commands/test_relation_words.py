@@ -170,6 +170,45 @@ def test_data_of_sentencepiece_need_its_option(tmp_path):
     assert [words.words for words in text] == [["a", "mans"], ["b"]]
 
 
+WORDS = [f"w{number}" for number in range(95)]
+PIECES = [*WORDS, "▁我", "▁a", "▁b", "▁c", "▁"]  # as in a language without spaces: a twentieth begins a word
+PARTS = [*WORDS, "a@@", "b@@", "c@@", "d@@", "e@@"]
+
+
+@pytest.mark.parametrize(
+    ("types", "remove_bpe", "message"),
+    [
+        (PIECES, "subword_nmt", "holds the subwords of sentencepiece: give --remove-bpe sentencepiece"),
+        (PIECES, "none", "holds the subwords of sentencepiece: give --remove-bpe sentencepiece"),
+        (PARTS, "sentencepiece", "holds the subwords of subword_nmt: give --remove-bpe subword_nmt"),
+        (PARTS, "none", "holds the subwords of subword_nmt: give --remove-bpe subword_nmt"),
+        (
+            WORDS,
+            "sentencepiece",
+            r"holds no subwords of sentencepiece \(no type begins with ▁\): leave out --remove-bpe",
+        ),
+    ],
+)
+def test_subwords_of_another_kind_are_refused(tmp_path, types, remove_bpe, message):
+    with pytest.raises(UserError, match=f"dict.de.txt {message}"):
+        texts_of(tmp_path, remove_bpe, train=[" ".join(types)])
+
+
+@pytest.mark.parametrize(
+    ("types", "remove_bpe"),
+    [
+        (PIECES, "sentencepiece"),
+        (PARTS, "subword_nmt"),
+        (WORDS, "subword_nmt"),
+        ([*WORDS, "▁▁▁"], "subword_nmt"),  # a gap to be filled in
+        ([*WORDS, "@@"], "none"),
+    ],
+)
+def test_a_stray_mark_is_no_subword(tmp_path, types, remove_bpe):
+    (text,) = texts_of(tmp_path, remove_bpe, train=[" ".join(types)])
+    assert len(text) == 1
+
+
 def test_a_dictionary_of_other_data(tmp_path):
     texts_of(tmp_path, train=["a b c", "d e f"])
     (tmp_path / "dict.de.txt").write_text("a 1\nb 1\n")

@@ -402,8 +402,8 @@ def test_relations_of_lines(post_process: str | None, monkeypatch: pytest.Monkey
     extractor = FirstAndLast()
     make = mock.Mock(return_value=extractor)
     monkeypatch.setattr(build, "build_extractor", make)
-    others = [] if post_process == "sentencepiece" else ["more words without the mark"]
-    dictionary = make_dictionary(["th@@ ey sing so@@ ngs &amp; hum", "▁they ▁so ngs ▁hum", *others])
+    pieces = "▁they ▁so ngs ▁hum" if post_process == "sentencepiece" else "th@@ ey sing so@@ ngs &amp; hum"
+    dictionary = make_dictionary([pieces])
     config = make_task(relation_extractor="first-and-last", corenlp_url="http://a:1,http://b:2").cfg
     config.source_lang, config.post_process = "en", post_process
     if post_process == "sentencepiece":
