@@ -30,8 +30,9 @@ def atomic_write(path: Path, durable: bool = True) -> Iterator[Path]:
     """Yield a temporary path to write to, and rename it to ``path`` at the end of the block.
 
     The temporary file is removed when the block fails. Several threads or machines may write the same file at once.
-    If ``path`` exists and is not a regular file, such as ``/dev/full``, it is yielded itself. If it is an open file of
-    this process, such as ``/dev/stdout``, the content is appended to that file, whatever it is.
+    If ``path`` is a symbolic link, the file that it points to is replaced. If ``path`` exists and is not a regular
+    file, such as ``/dev/full``, it is yielded itself. If it is an open file of this process, such as ``/dev/stdout``,
+    the content is appended to that file, whatever it is.
 
     Raises:
         OSError: the error of the block, with ``path`` if the disk is full
@@ -45,7 +46,7 @@ def atomic_write(path: Path, durable: bool = True) -> Iterator[Path]:
         elif not is_replaced(path):
             yield path
         else:
-            with atomic_write_group([path], durable=durable) as (temporary,):
+            with atomic_write_group([path.resolve()], durable=durable) as (temporary,):
                 yield temporary
 
 
@@ -91,13 +92,13 @@ def atomic_write_group(paths: Sequence[Path], marks: Sequence[Path] = (), durabl
     and the new ones are renamed last. A process that is killed between two renames leaves a group without some mark,
     which readers must refuse. When the block fails, the temporary files are removed and the old files stay; when a
     rename fails, the whole group is removed. Temporary files that killed processes left are removed first. If a path is
-    a symbolic link, the file that it points to is written. If a path is a folder, nothing is changed.
+    a symbolic link, the link is replaced, because the file that it points to may belong to another group, under another
+    lock. If a path is a folder, nothing is changed.
 
     Args:
         durable: also after a power failure, there is either the old or the new file
     """
-    marks = [path.resolve() for path in marks]
-    paths = [*(path.resolve() for path in paths), *marks]
+    paths = [*paths, *marks]
     for path in paths:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))

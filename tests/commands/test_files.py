@@ -85,6 +85,16 @@ def test_what_an_open_file_has_stays(redirected: str, tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"file", "writing.py"}
 
 
+def test_a_file_that_a_link_points_to_is_replaced(tmp_path: Path) -> None:
+    """Of a single file, which the user names."""
+    (tmp_path / "a").write_text("old")
+    (tmp_path / "link").symlink_to("a")
+    with atomic_write(tmp_path / "link") as temporary:
+        temporary.write_text("new")
+    assert contents(tmp_path) == {"a": b"new", "link": b"new"}
+    assert (tmp_path / "link").is_symlink()
+
+
 def test_a_group_of_files(tmp_path):
     write_group(tmp_path, "old")
     write_group(tmp_path, "new")

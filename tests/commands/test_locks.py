@@ -28,21 +28,47 @@ COMMANDS: List[Tuple[str, Main, List[str]]] = [
 ]
 
 
+def make_data(folder: Path, options: List[str]) -> Tuple[Path, List[str]]:
+    """A data directory, and the arguments of a command after it."""
+    data = binarize(folder / "data", {"train": [("a b", "x"), ("a", "y")]}, "de", "en")
+    lines = ('{"words": ["a", "b"], "tuples": []}', '{"words": ["a"], "tuples": []}')
+    (folder / "train.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    return data, ["-s", "de", "-t", "en", *(option.format(folder=folder) for option in options)]
+
+
 @pytest.mark.parametrize(("stream", "main", "options"), COMMANDS, ids=[stream for stream, _, _ in COMMANDS])
 def test_two_runs_on_one_directory(stream: str, main: Main, options: List[str], tmp_path: Path) -> None:
     """The second is refused, says who writes, and changes nothing."""
-    data = binarize(tmp_path / "data", {"train": [("a b", "x"), ("a", "y")]}, "de", "en")
-    lines = ('{"words": ["a", "b"], "tuples": []}', '{"words": ["a"], "tuples": []}')
-    (tmp_path / "train.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    arguments = [str(data), "-s", "de", "-t", "en", *(option.format(folder=tmp_path) for option in options)]
+    data, arguments = make_data(tmp_path, options)
     with lock_streams(stream, find_splits(data, "de", "en"), "the first run"):
         before = contents(data)
         with pytest.raises(UserError, match=rf"the first run is writing to {data} \(process {os.getpid()} on .*wait"):
-            main(arguments)
+            main([str(data), *arguments])
         assert contents(data) == before
-    main(arguments)
+    main([str(data), *arguments])
     assert set(contents(data)) - set(before) >= {f"train.{stream}.de-en.{end}" for end in ("bin", "idx", "json")}
     assert not list(data.glob(".*"))
+
+
+@pytest.mark.parametrize(("stream", "main", "options"), COMMANDS, ids=[stream for stream, _, _ in COMMANDS])
+def test_a_directory_of_links_gets_files_of_its_own(
+    stream: str, main: Main, options: List[str], tmp_path: Path
+) -> None:
+    """The directory that the links point to stays as it is, while another process may write to it."""
+    data, arguments = make_data(tmp_path, options)
+    main([str(data), *arguments])
+    (tmp_path / "links").mkdir()
+    for path in data.iterdir():
+        (tmp_path / "links" / path.name).symlink_to(path)
+    for path in data.iterdir():  # so that a new file would differ
+        if f".{stream}." in path.name or path.name.startswith("pmi."):
+            path.write_bytes(b"old")
+    before = contents(data)
+    with lock_streams(stream, find_splits(data, "de", "en"), "another run"):
+        main([str(tmp_path / "links"), *arguments])
+    assert contents(data) == before
+    made = {path.name for path in (tmp_path / "links").iterdir() if not path.is_symlink()}
+    assert made == {name for name, content in before.items() if content == b"old"}
 
 
 def test_who_waited_for_a_file_that_is_removed_locks_the_new_one(
