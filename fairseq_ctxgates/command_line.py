@@ -123,7 +123,8 @@ def language_pair(args: argparse.Namespace, data_dir: Path) -> Tuple[str, str]:
 
 
 def split_and_files(text: str) -> Tuple[str, List[Path]]:
-    """The type of an option ``train=a.docids:b.docids``: the split's name, and one file for each data directory."""
+    """The type of an option ``train=a.docids:b.docids``: the split's name, and one file for each data directory that
+    has the split."""
     name, equals, files = text.partition("=")
     if not (name and equals and files):
         raise argparse.ArgumentTypeError(f"{text!r} does not have the form SPLIT=FILE, such as train=train.docids")
@@ -133,28 +134,28 @@ def split_and_files(text: str) -> Tuple[str, List[Path]]:
 def match_files_to_splits(
     option: str, files_by_name: Sequence[Tuple[str, List[Path]]], data_dirs: Sequence[Path], splits: Sequence[Split]
 ) -> Dict[Split, Path]:
-    """The file of each split that an option names.
+    """The file of each split that an option names. Of several data directories only the first has every split, since
+    fairseq reads the others for training alone.
 
     Args:
         option: the name of the option, for error messages
         files_by_name: the values of the option, from :func:`split_and_files`
 
     Raises:
-        UserError: a split does not exist or is named twice, or the number of files is not the number of directories
+        UserError: a split does not exist or is named twice, or the number of files is not that of the directories that
+            have the split
     """
-    splits_by_name = {(split.data_dir, split.name): split for split in splits}
     matched: Dict[Split, Path] = {}
     for name, files in files_by_name:
-        if len(files) != len(data_dirs):
-            raise UserError(f"{option} {name}: {len(files)} files for {len(data_dirs)} data directories")
-        for data_dir, file in zip(data_dirs, files):
-            split = splits_by_name.get((data_dir, name))
-            if split is None:
-                existing = ", ".join(split.name for split in splits if split.data_dir == data_dir)
-                raise UserError(f"{option} {name}: {data_dir} has no such split; its splits are {existing}")
-            if split in matched:
-                raise UserError(f"{option} names {name} twice")
-            matched[split] = file
+        of_name = [split for split in splits if split.name == name]
+        if not of_name:
+            existing = ", ".join(split.name for split in splits if split.data_dir == data_dirs[0])
+            raise UserError(f"{option} {name}: {data_dirs[0]} has no such split; its splits are {existing}")
+        if len(files) != len(of_name):
+            raise UserError(f"{option} {name}: {len(files)} files for {len(of_name)} data directories with this split")
+        if of_name[0] in matched:
+            raise UserError(f"{option} names {name} twice")
+        matched.update(zip(of_name, files))
     for split, file in matched.items():
         if not file.exists():
             raise UserError(f"{option} {split.name}: {file} not found: check the path")

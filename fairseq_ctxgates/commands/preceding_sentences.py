@@ -40,7 +40,7 @@ def get_parser() -> CommandParser:
     parser = make_data_parser(
         "Add to a data directory, for each sentence, the row of the preceding sentence. The directory is one that "
         "fairseq-preprocess made from text in document order. A split without documents gets no stream.",
-        several_directories="each gets its own streams, and FILE names one file for each directory, a:b",
+        several_directories="each gets its own streams, and FILE names one file for each directory with the split, a:b",
     )
     documents = parser.add_mutually_exclusive_group(required=True)
     documents.add_argument(

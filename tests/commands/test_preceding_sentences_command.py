@@ -173,6 +173,18 @@ def test_several_data_directories(data, tmp_path, capsys):
     assert f"{other}/train1: not named" in printed
 
 
+def test_only_the_first_data_directory_has_a_valid_split(data, tmp_path, capsys):
+    """As fairseq reads it."""
+    other = make_data(tmp_path / "other", train=["a", "b", "c"])
+    first, second = write(tmp_path / "1", TRAIN_NAMES), write(tmp_path / "2", ["x", "y", "y"])
+    valid = write(tmp_path / "valid.docids", ["x", "x"])
+    run(f"{data}:{other}", "--documents", f"train={first}:{second}", f"valid={valid}")
+    assert [rows_of(data), rows_of(data, "valid"), rows_of(other)] == [TRAIN_ROWS, [None, 0], [None, None, 1]]
+    assert "not named" not in capsys.readouterr().out
+    message = "--documents valid: 2 files for 1 data directories with this split"
+    refused(f"{data}:{other}", data, message, "--documents", f"valid={valid}:{valid}")
+
+
 def test_one_document_in_several_data_directories(data, tmp_path):
     other = make_data(tmp_path / "other", train=["a", "b", "c"], train1=["a"])
     run(f"{data}:{other}", "--one-document")
