@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
-from typing import Iterator
+from typing import Iterator, NoReturn
 
 
 class UserError(RuntimeError):
@@ -18,9 +19,27 @@ def one_line(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def exit_on_user_error() -> Iterator[None]:
-    """Print a :class:`UserError` as one line on standard error and exit with status 1, without a traceback."""
+    """Print a :class:`UserError` as one line on standard error and exit with status 1, without a traceback.
+
+    If standard output cannot be written, the status is 1 as well. If its reader has ended, as ``head`` does, nothing is
+    printed.
+    """
     try:
         yield
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
+    except BrokenPipeError as error:
+        _exit_without_output(error)
+    try:
+        sys.stdout.flush()  # at exit, the error would be one of Python's shutdown
+    except OSError as error:
+        _exit_without_output(error)
+
+
+def _exit_without_output(error: OSError) -> NoReturn:
+    if not isinstance(error, BrokenPipeError):
+        print(f"error: standard output: {error.strerror}", file=sys.stderr)
+    # Python flushes again at exit, which would fail again.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(1)

@@ -105,11 +105,21 @@ def main(argv: Optional[List[str]] = None) -> None:
     """
     args = get_parser().parse_args(argv)
     with clean_up_on_failure():
-        label(args)
+        splits, tables, label_counts = label(args)
+    report(tables, splits[0], label_counts)
+    for split in splits:
+        if split not in label_counts:
+            print(f"{split.data_dir}/{split.name}: no target, no stream written")
 
 
-def label(args: argparse.Namespace) -> None:
-    """Count the tables, label all splits that have a target, and print a report."""
+def label(
+    args: argparse.Namespace,
+) -> Tuple[List[Split], Tuple[PMITable, PMITable], Dict[Split, np.ndarray]]:
+    """Count the tables, and label all splits that have a target.
+
+    Returns:
+        all splits; the two tables; for each labelled split the numbers of its labels, see :func:`write_labels`
+    """
     data_dirs, found = find_data(args)
     training = training_splits(found, args.train_subset, data_dirs)
     splits = [split for split in found if split in training or split.has_target()]
@@ -135,10 +145,7 @@ def label(args: argparse.Namespace) -> None:
         label_counts = write_labels(splits, labels, tables[0].metadata)
         for path, place in zip(table_paths(folder, *languages), places):
             path.replace(place)
-    report(tables, splits[0], label_counts)
-    for split in found:
-        if split not in splits:
-            print(f"{split.data_dir}/{split.name}: no target, no stream written")
+    return found, tables, label_counts
 
 
 def training_splits(splits: List[Split], name: str, data_dirs: List[Path]) -> List[Split]:

@@ -75,10 +75,10 @@ def main(argv: Optional[List[str]] = None) -> None:
         preceding = {split: find_preceding_sentences(ids, find_empty_rows(split)) for split, ids in documents.items()}
         with lock_streams(PrecedingStream.name, splits, "ctxgates preceding-sentences"):
             write_preceding(preceding, made_from(args))
-        report(preceding)
-        for split in splits:
-            if split not in preceding:
-                print(f"{split.data_dir}/{split.name}: not named, no stream written")
+    report(preceding)
+    for split in splits:
+        if split not in preceding:
+            print(f"{split.data_dir}/{split.name}: not named, no stream written")
 
 
 def find_documents(

@@ -198,7 +198,11 @@ def main(argv: Optional[List[str]] = None) -> None:
     for name in ("stanza", "urllib3"):  # silence their messages about every start and every request
         logging.getLogger(name).setLevel(logging.WARNING)
     with clean_up_on_failure():
-        add_relations(args)
+        splits, statistics = add_relations(args)
+    report(statistics)
+    for split in splits:
+        if split not in statistics:
+            print(f"{split.data_dir}/{split.name}: not named, no stream written")
 
 
 @dataclass
@@ -230,8 +234,8 @@ class RelationStatistics:
         self.related += len({word for entry in tuples or [] for word in entry.words})
 
 
-def add_relations(args: argparse.Namespace) -> None:
-    """Extract or read the tuples, write the streams, and print a report."""
+def add_relations(args: argparse.Namespace) -> Tuple[List[Split], Dict[Split, RelationStatistics]]:
+    """Extract or read the tuples, and write the streams; returns all splits, and the numbers of those with a stream."""
     data_dirs, splits = find_data(args)
     if args.extractor == "jsonl" and not args.relations:
         raise UserError("--extractor jsonl reads tuples from files: give --relations SPLIT=FILE")
@@ -244,12 +248,8 @@ def add_relations(args: argparse.Namespace) -> None:
         if files:
             rows = {split: read_tuples(files[split], texts[split]) for split in named}
             options = {"extractor": "jsonl", "remove_bpe": args.remove_bpe}
-            report(write_streams(texts, rows, options, digests, dumps))
-        else:
-            extract(args, texts, digests, dumps)
-    for split in splits:
-        if split not in named:
-            print(f"{split.data_dir}/{split.name}: not named, no stream written")
+            return splits, write_streams(texts, rows, options, digests, dumps)
+        return splits, extract(args, texts, digests, dumps)
 
 
 def dump_paths(names: Optional[str], data_dirs: Sequence[Path]) -> Dict[Path, Path]:
@@ -272,7 +272,7 @@ def extract(
     texts: Dict[Split, SourceText],
     digests: Dict[Split, Dict[str, str]],
     dumps: Dict[Path, Path],
-) -> None:
+) -> Dict[Split, RelationStatistics]:
     """Extract the tuples of each distinct sentence, and write the streams of all splits."""
     splits = list(texts)
     language = args.language or splits[0].source_lang
@@ -291,7 +291,7 @@ def extract(
     rows = {split: (extracted[index] for index in indices[i]) for i, split in enumerate(splits)}
     statistics = write_streams(texts, rows, asdict(options), digests, dumps)
     remove_shards(folder)
-    report(statistics)
+    return statistics
 
 
 def report_other_shards(folder: Path) -> None:

@@ -5,12 +5,14 @@ import subprocess
 import sys
 from argparse import Namespace
 from pathlib import Path
+from typing import Tuple
 
 import pytest
 from fairseq import utils
 
 import ctxgates
 import fairseq_ctxgates
+import fairseq_ctxgates.errors
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +59,38 @@ def test_wrong_usage_exits_with_status_2(arguments, capsys):
         ctxgates.main(arguments)
     assert stop.value.code == 2
     assert "usage: ctxgates COMMAND" in capsys.readouterr().err
+
+
+PRINTING = f"""
+import runpy, sys
+errors = runpy.run_path({fairseq_ctxgates.errors.__file__!r})  # without fairseq
+with errors["exit_on_user_error"]():
+    print("a report" * int(sys.argv[1]))
+"""
+
+
+def print_to(output: int, times: int) -> Tuple[int, str]:
+    """The status, and what is printed on standard error."""
+    command = [sys.executable, "-c", PRINTING, str(times)]
+    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
+    done = subprocess.run(command, env=buffered, stdout=output, stderr=subprocess.PIPE, text=True)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("times", [1, 100_000])  # written when the command ends, and at once
+def test_nothing_is_said_to_a_reader_that_has_ended(times: int) -> None:
+    """As head does when it has its lines."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    assert print_to(writing, times) == (1, "")
+    os.close(writing)
+
+
+@pytest.mark.process
+def test_output_to_a_full_disk_is_an_error_of_one_line() -> None:
+    with open("/dev/full", "wb") as full:
+        assert print_to(full.fileno(), 1) == (1, "error: standard output: No space left on device\n")
 
 
 def test_a_user_error_is_one_line_and_status_1(tmp_path, capsys):

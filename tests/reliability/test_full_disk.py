@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import re
 import resource
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
@@ -62,6 +64,24 @@ def test_the_message_names_a_file(tmp_path: Path, command: str, capsys: pytest.C
         assert {path.name for path in data.iterdir() if not path.is_dir()} == before
     main(arguments)
     assert len(list(data.glob("train.*.json"))) >= 1
+
+
+class Closed(io.StringIO):
+    """Standard output whose reader has ended."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_streams_are_there_before_the_report(tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Printing it may fail, without a message that the streams were removed."""
+    data = binarize(tmp_path / "data", {"train": PAIRS[:10]}, "de", "en")
+    main, options = COMMANDS[command]
+    with monkeypatch.context() as patch, pytest.raises(BrokenPipeError):
+        patch.setattr(sys, "stdout", Closed())
+        main([str(data), "-s", "de", "-t", "en", *options])
+    assert len(list(data.glob("train.*.json"))) == 1
 
 
 def test_the_message_names_a_stream_or_the_dump(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
