@@ -1,10 +1,11 @@
 """Starting a model with mechanisms from a trained plain one (``--warm-start``)."""
 
 import logging
+from argparse import Namespace
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Collection, Iterable, List, Mapping, Optional
+from typing import Any, Collection, Dict, Iterable, List, Mapping, Optional
 
 import torch
 from fairseq.dataclass import FairseqDataclass
@@ -12,9 +13,11 @@ from torch import Tensor
 
 from fairseq_ctxgates.checkpoints.loading import load_checkpoint
 from fairseq_ctxgates.compat import is_obsolete
+from fairseq_ctxgates.configuration import as_flag
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.models.context_model import ContextModel
 from fairseq_ctxgates.models.input_options import find_needs
+from fairseq_ctxgates.modules.norm_order import NormOrder
 
 logger = logging.getLogger(__name__)
 
@@ -32,24 +35,36 @@ class WarmStartConfig(FairseqDataclass):
     )
 
 
-def warm_start(model: ContextModel, path: str) -> None:
+# The options that decide what a model computes from its parameters, but the shape of none.
+COMPUTING_OPTIONS = (
+    *("encoder_attention_heads", "decoder_attention_heads", "activation_fn"),
+    *("no_scale_embedding", "no_token_positional_embeddings"),
+)
+
+
+def warm_start(model: ContextModel, path: str, options: object) -> None:
     """Initialize everything but the mechanisms' own parameters from a checkpoint.
 
     Only at the start of training: a saved checkpoint of the model itself is always loaded strictly.
 
+    Args:
+        options: those of the model, as attributes
+
     Raises:
         UserError: the checkpoint cannot be loaded, or lacks other parameters than the mechanisms', or has parameters
             that the model does not have, or that have another shape in the model, or that differ although the model
-            shares them.
+            shares them; or its model computes something else from them.
     """
     if Path(path).is_dir():
         raise UserError(f"--warm-start {path} is a folder: name a checkpoint in it")
     if not Path(path).is_file():
         raise UserError(f"--warm-start {path}: no such file (leave the option out when training is resumed)")
     try:
-        state = load_checkpoint(Path(path))["model"]
+        checkpoint = load_checkpoint(Path(path))
     except UserError as error:
         raise UserError(f"--warm-start {error}") from error
+    _check_options(_trained_options(checkpoint), computing_options(options), path)
+    state = checkpoint["model"]
     model.upgrade_state_dict(state)
     for entry in find_needs(state):  # the new model may be given another input
         del state[entry]
@@ -65,6 +80,35 @@ def warm_start(model: ContextModel, path: str) -> None:
         f"warm start from {path}: {len(state)} parameters taken over, {len(new)} of the mechanisms' own are new "
         f"({len(copies)} of them start as copies)"
     )
+
+
+def computing_options(options: object) -> Dict[str, str]:
+    """Those of :data:`COMPUTING_OPTIONS` that a model has, and the norm order of a Transformer's decoder, as text.
+
+    Args:
+        options: the model's, as attributes; those of old checkpoints lack some
+    """
+    values = {name: getattr(options, name) for name in COMPUTING_OPTIONS if hasattr(options, name)}
+    if hasattr(options, "decoder_normalize_before"):
+        plain = NormOrder.PRE if options.decoder_normalize_before else NormOrder.POST
+        values["decoder_norm_order"] = getattr(options, "decoder_norm_order", None) or plain.value
+    return {name: str(value) for name, value in values.items()}
+
+
+def _trained_options(checkpoint: Mapping[str, Any]) -> Dict[str, str]:
+    """The :func:`computing_options` of a checkpoint, in the form of any version of fairseq."""
+    groups = checkpoint.get("cfg")
+    options = groups.get("model") if groups else checkpoint.get("args")
+    return computing_options(Namespace(**options) if isinstance(options, Mapping) else options)
+
+
+def _check_options(trained: Mapping[str, str], own: Mapping[str, str], path: str) -> None:
+    for name in trained.keys() & own.keys():
+        if trained[name] != own[name]:
+            raise UserError(
+                f"--warm-start {path}: its model was trained with {as_flag(name)} {trained[name]}, and the model has "
+                f"{own[name]}, with which the same parameters compute something else: train with the same"
+            )
 
 
 def _check_fits(

@@ -247,7 +247,7 @@ class ContextTranslationTask(TranslationTask):
         if isinstance(model, ContextModel) and not from_checkpoint:
             _check_trainable(model)
             if model.pending_warm_start:
-                warm_start(model, model.pending_warm_start)
+                warm_start(model, model.pending_warm_start, cfg)
         InputOptions(self.streams.input_options()).attach(model)
         return model
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -248,5 +249,5 @@ def test_warm_started_and_closed_it_is_the_transformer(order: str, tmp_path: Pat
     options = norm_order_options(order)
     plain = make_model("context_transformer", **options)
     model = build_model("isg_transformer", inter_sentence_ablation="closed", **options).double().eval()
-    warm_start(model, save_parameters(plain, tmp_path / "plain.pt"))
+    warm_start(model, save_parameters(plain, tmp_path / "plain.pt"), Namespace())
     torch.testing.assert_close(model(**INPUT)[0], plain(**BATCH["net_input"])[0])

@@ -320,6 +320,25 @@ def test_warm_start_from_a_checkpoint_that_lacks_something(trained: Trained, tmp
         train(trained.data, tmp_path, *GATED, "--share-all-embeddings", "--warm-start", checkpoint)
 
 
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ("--decoder-attention-heads 4", "--decoder-attention-heads 2, and the model has 4"),
+        ("--decoder-norm-order inner", "--decoder-norm-order post, and the model has inner"),
+        ("--activation-fn gelu", "--activation-fn relu, and the model has gelu"),
+        ("--no-scale-embedding", "--no-scale-embedding False, and the model has True"),
+    ],
+)
+def test_warm_start_from_a_checkpoint_that_computes_something_else(
+    options: str, message: str, trained: Trained, tmp_path: Path
+) -> None:
+    """No parameter's shape shows it."""
+    with pytest.raises(UserError, match=f"{trained['plain']}: its model was trained with {message}, with which"):
+        train(
+            trained.data, tmp_path, *GATED, *options.split(), "--share-all-embeddings", "--warm-start", trained["plain"]
+        )
+
+
 def test_warm_start_from_a_checkpoint_of_another_size(trained: Trained, tmp_path: Path) -> None:
     other = ("--encoder-ffn-embed-dim", "32", "--decoder-ffn-embed-dim", "64", "--share-all-embeddings")
     with pytest.raises(UserError, match="checkpoint_last.pt.*shapes: encoder.layers.0.fc1.weight, ") as error:
