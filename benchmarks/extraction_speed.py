@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from itertools import islice
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple
@@ -96,7 +97,6 @@ def their_command(folder: Path, args: argparse.Namespace) -> List[str]:
 
 def measure(args: argparse.Namespace, sentences: List[str], folder: Path) -> Dict[str, List[Taken]]:
     """The time of each program in each turn."""
-    data = binarize(folder / "data", sentences)
     parts = [folder / f"part{index}.txt" for index in range(args.workers)]
     for index, part in enumerate(parts):
         part.write_text("".join(f"{sentence}\n" for sentence in sentences[index :: args.workers]), encoding="utf-8")
@@ -104,13 +104,14 @@ def measure(args: argparse.Namespace, sentences: List[str], folder: Path) -> Dic
     whole.write_text("".join(f"{sentence}\n" for sentence in sentences), encoding="utf-8")
     parts_list.write_text("".join(f"{part}\n" for part in parts))
     theirs, workers = their_command(folder, args), str(args.workers)
-    commands = {
-        "ours": our_command(data, args),
-        "CoreNLP, one file": [*theirs, "-file", str(whole), "-nthreads", workers],
-        "CoreNLP, a file a thread": [*theirs, "-fileList", str(parts_list), "-threads", workers],
-    }
-    taken: Dict[str, List[Taken]] = {name: [] for name in commands}
+    taken: Dict[str, List[Taken]] = defaultdict(list)
     for turn in range(args.repeats):
+        data = binarize(folder / f"data{turn}", sentences)  # where the stream is already there, nothing is parsed
+        commands = {
+            "ours": our_command(data, args),
+            "CoreNLP, one file": [*theirs, "-file", str(whole), "-nthreads", workers],
+            "CoreNLP, a file a thread": [*theirs, "-fileList", str(parts_list), "-threads", workers],
+        }
         for name, command in commands.items():
             taken[name].append(time_of(command))
             rate = len(sentences) / taken[name][-1].seconds

@@ -7,11 +7,13 @@
 A parser, by default the OpenIE of Stanford CoreNLP, extracts relation tuples from the source words of each split. The
 words of each tuple are written as token positions to ``train.relation.en-de.{bin,idx,json}`` and so on. Finished shards
 are kept in a folder of the data directory until all shards are finished: an interrupted run continues where it stopped.
+A split whose stream was already made in the same way is not parsed again.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -32,7 +34,7 @@ from fairseq_ctxgates.command_line import (
 )
 from fairseq_ctxgates.commands.workers import add_worker_options, open_workers
 from fairseq_ctxgates.data.data_directory import Split, fingerprint
-from fairseq_ctxgates.data.side_stream_files import Metadata, lock_streams, write_side_streams
+from fairseq_ctxgates.data.side_stream_files import Metadata, load_whole_metadata, lock_streams, write_side_streams
 from fairseq_ctxgates.data.subwords import GROUPED
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import clean_up_on_failure
@@ -198,11 +200,11 @@ def main(argv: Optional[List[str]] = None) -> None:
     for name in ("stanza", "urllib3"):  # silence their messages about every start and every request
         logging.getLogger(name).setLevel(logging.WARNING)
     with clean_up_on_failure():
-        splits, statistics = add_relations(args)
-    report(statistics)
-    for split in splits:
-        if split not in statistics:
-            print(f"{split.data_dir}/{split.name}: not named, no stream written")
+        notes, statistics = add_relations(args)
+    if statistics:
+        report(statistics)
+    for note in notes:
+        print(note)
 
 
 @dataclass
@@ -234,8 +236,9 @@ class RelationStatistics:
         self.related += len({word for entry in tuples or [] for word in entry.words})
 
 
-def add_relations(args: argparse.Namespace) -> Tuple[List[Split], Dict[Split, RelationStatistics]]:
-    """Extract or read the tuples, and write the streams; returns all splits, and the numbers of those with a stream."""
+def add_relations(args: argparse.Namespace) -> Tuple[List[str], Dict[Split, RelationStatistics]]:
+    """Extract or read the tuples, and write the streams; returns a line for each split without a new stream, and the
+    numbers of those with one."""
     data_dirs, splits = find_data(args)
     if args.extractor == "jsonl" and not args.relations:
         raise UserError("--extractor jsonl reads tuples from files: give --relations SPLIT=FILE")
@@ -248,8 +251,11 @@ def add_relations(args: argparse.Namespace) -> Tuple[List[Split], Dict[Split, Re
         if files:
             rows = {split: read_tuples(files[split], texts[split]) for split in named}
             options = {"extractor": "jsonl", "remove_bpe": args.remove_bpe}
-            return splits, write_streams(texts, rows, options, digests, dumps)
-        return splits, extract(args, texts, digests, dumps)
+            notes = [
+                f"{split.data_dir}/{split.name}: not named, no stream written" for split in splits if split not in files
+            ]
+            return notes, write_streams(texts, rows, options, digests, dumps)
+        return extract(args, texts, digests, dumps)
 
 
 def dump_paths(names: Optional[str], data_dirs: Sequence[Path]) -> Dict[Path, Path]:
@@ -272,14 +278,25 @@ def extract(
     texts: Dict[Split, SourceText],
     digests: Dict[Split, Dict[str, str]],
     dumps: Dict[Path, Path],
-) -> Dict[Split, RelationStatistics]:
-    """Extract the tuples of each distinct sentence, and write the streams of all splits."""
-    splits = list(texts)
-    language = args.language or splits[0].source_lang
+) -> Tuple[List[str], Dict[Split, RelationStatistics]]:
+    """Extract the tuples of each distinct sentence, and write the streams of all splits, but not of those that have the
+    same stream already; with ``--dump``, which needs the words of all splits, of all. Returns as :func:`add_relations`.
+    """
+    language = args.language or next(iter(texts)).source_lang
     options = ExtractionOptions(args.extractor, language, args.remove_bpe, tuple(sorted(args.corenlp_property)))
+    kept = [] if dumps else [split for split in texts if has_same_stream(split, asdict(options), digests[split])]
+    notes = [
+        f"{split.stream_prefix(Relations.name)}: kept, made before with the same options; to make it again, remove its "
+        f"JSON file"
+        for split in kept
+    ]
+    texts = {split: text for split, text in texts.items() if split not in kept}
+    if not texts:
+        return notes, {}
+    splits = list(texts)
     server_options = ServerOptions(tuple(args.corenlp_url), args.corenlp_memory, args.timeout)
     indices, places = find_distinct_sentences(list(texts.values()))
-    digest = extraction_fingerprint(splits, list(digests.values()), options)
+    digest = extraction_fingerprint(splits, [digests[split] for split in splits], options)
     folder = shard_folder(splits, digest)
     report_other_shards(folder)
     pool = process_pool if args.extractor == "stanza" else ThreadPoolExecutor
@@ -291,7 +308,22 @@ def extract(
     rows = {split: (extracted[index] for index in indices[i]) for i, split in enumerate(splits)}
     statistics = write_streams(texts, rows, asdict(options), digests, dumps)
     remove_shards(folder)
-    return statistics
+    return notes, statistics
+
+
+def has_same_stream(split: Split, options: Mapping[str, object], digest: Mapping[str, str]) -> bool:
+    """Whether a split has its stream, undamaged, made from the same data with the same options.
+
+    Args:
+        digest: the fingerprint of the split
+    """
+    prefix = split.stream_prefix(Relations.name)
+    try:
+        metadata = load_whole_metadata(prefix)
+    except (OSError, UserError):
+        return False
+    made = metadata.get("options"), metadata.get("fingerprint")
+    return made == (json.loads(json.dumps(options)), digest)
 
 
 def report_other_shards(folder: Path) -> None:

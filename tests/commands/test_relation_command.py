@@ -255,6 +255,47 @@ def test_interrupted_writing_leaves_the_old_streams(data, parser, tmp_path, monk
     assert not (tmp_path / "dump").exists()
 
 
+# Streams that were made before
+
+
+def test_a_test_set_that_is_added_is_parsed_alone(tmp_path, parser, capsys):
+    data = make_data(tmp_path / "data", train=SOURCES, valid=VALID, test=["farmers like rain ."])
+    later = tmp_path / "later"
+    later.mkdir()
+    for path in data.glob("test.*"):
+        path.rename(later / path.name)
+    run(data)
+    before = files_of(data)
+    for path in later.iterdir():
+        path.rename(data / path.name)
+    parser.sent.clear()
+    capsys.readouterr()
+    run(data)
+    printed = capsys.readouterr().out
+    assert parser.sent == ["farmers like rain ."]
+    assert "test.relation.de-en" in reported(printed)
+    for split in ("train", "valid"):
+        assert f"{data}/{split}.relation.de-en: kept, made before with the same options" in printed
+    assert {name: files_of(data)[name] for name in before} == before
+    run(data)
+    assert parser.sent == ["farmers like rain ."]
+
+
+@pytest.mark.parametrize("change", ["other options", "a damaged stream", "a removed JSON file", "a dump"])
+def test_what_is_not_the_same_is_parsed_again(data, tmp_path, parser, change):
+    run(data)
+    parser.sent.clear()
+    if change == "a damaged stream":
+        with open(data / "train.relation.de-en.bin", "ab") as file:
+            file.write(b"x")
+    if change == "a removed JSON file":
+        (data / "train.relation.de-en.json").unlink()
+    options = {"other options": ["--corenlp-property", "threads=1"], "a dump": ["--dump", tmp_path / "dump"]}
+    run(data, *options.get(change, []))
+    assert len(parser.sent) >= 3
+    assert tuples_of(data)[0]
+
+
 # Tuples as lines of JSON
 
 
