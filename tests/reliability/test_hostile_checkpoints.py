@@ -339,7 +339,7 @@ def test_every_option_that_fairseq_evaluates_is_known() -> None:
         for node in ast.walk(ast.parse(source)) if re.search(r"eval\w*\(\w+", source) else ():
             if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], (ast.Attribute, ast.Name)):
                 value = node.args[0]
-                if calls.fullmatch(ast.unparse(node.func)):
+                if calls.fullmatch(ast.get_source_segment(source, node.func) or ""):
                     evaluated.add(value.attr if isinstance(value, ast.Attribute) else value.id)
     assert {"adaptive_softmax_cutoff", "encoder_layers", "xformers_att_config"} <= evaluated
     assert evaluated - NO_OPTIONS <= EVALUATED
