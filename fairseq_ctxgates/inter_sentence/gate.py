@@ -163,19 +163,22 @@ class RecurrentPrecedingContext(RecurrentSourcePart):
         memory: Optional[AttentionMemory],
     ) -> Tuple[Tensor, Returned]:
         """See :meth:`RecurrentSourcePart.forward`."""
-        assert step_input is not None and memory is not None  # from step_inputs and read
-        weights = self.attention(query, memory)
-        preceding = weighted_sum(weights, memory.values)
-        context, z = self.mix(previous, step_input, source, preceding)
-        return context, {ATTENTION: weights, GATES: z}
-
-    def mix(self, previous: Tensor, word_term: Tensor, source: Tensor, preceding: Tensor) -> Tuple[Tensor, Tensor]:
-        """The new source context and z_t, (rows, context dim), from s_{t-1}, W y_{t-1}, the :meth:`context_terms` of
-        c_b and the :meth:`preceding_terms` of c_a."""
+        assert step_input is not None  # from step_inputs
+        word_term, preceding, weights = self.preceding_context(query, step_input, memory)
         gate_b, context_b = source.chunk(2, dim=-1)
         gate_a, context_a = preceding.chunk(2, dim=-1)
         argument = self.gate.from_state(previous) + word_term + gate_b + gate_a
-        return self.gate.mix(argument, context_b, context_a)
+        context, z = self.gate.mix(argument, context_b, context_a)
+        return context, {GATES: z} if weights is None else {GATES: z, ATTENTION: weights}
+
+    def preceding_context(
+        self, query: Tensor, step_input: Tensor, memory: Optional[AttentionMemory]
+    ) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
+        """W y_{t-1}, (rows, context dim); the :meth:`preceding_terms` of c_a, (rows, 2 · context dim); and the weights
+        of attention, (rows, length)."""
+        assert memory is not None  # from read
+        weights = self.attention(query, memory)
+        return step_input, weighted_sum(weights, memory.values), weights
 
 
 class RecurrentRandomContext(RecurrentPrecedingContext):
@@ -192,20 +195,13 @@ class RecurrentRandomContext(RecurrentPrecedingContext):
         contexts = random_context(keys, 1, steps, self.gate.sentence_proj.in_features).to(words)
         return torch.cat([self.from_word(words), self.preceding_terms(contexts)], dim=-1)
 
-    def forward(
-        self,
-        previous: Tensor,
-        query: Tensor,
-        source: Tensor,
-        step_input: Optional[Tensor],
-        memory: Optional[AttentionMemory],
-    ) -> Tuple[Tensor, Returned]:
-        """See :meth:`RecurrentSourcePart.forward`."""
-        assert step_input is not None  # from step_inputs
-        width = source.size(-1)
-        word_term, preceding = step_input.split([step_input.size(-1) - width, width], dim=-1)
-        context, z = self.mix(previous, word_term, source, preceding)
-        return context, {GATES: z}
+    def preceding_context(
+        self, query: Tensor, step_input: Tensor, memory: Optional[AttentionMemory]
+    ) -> Tuple[Tensor, Tensor, None]:
+        """As for the full model; there are no weights."""
+        width = step_input.size(-1) // 3
+        word_term, preceding = step_input.split([width, 2 * width], dim=-1)
+        return word_term, preceding, None
 
 
 def step_numbers(first: int, x: Tensor) -> Tensor:

@@ -103,11 +103,11 @@ def _trained_options(checkpoint: Mapping[str, Any]) -> Dict[str, str]:
 
 
 def _check_options(trained: Mapping[str, str], own: Mapping[str, str], path: str) -> None:
-    for name in trained.keys() & own.keys():
-        if trained[name] != own[name]:
+    for name, value in own.items():
+        if trained.get(name, value) != value:
             raise UserError(
                 f"--warm-start {path}: its model was trained with {as_flag(name)} {trained[name]}, and the model has "
-                f"{own[name]}, with which the same parameters compute something else: train with the same"
+                f"{value}, with which the same parameters compute something else: train with the same"
             )
 
 
