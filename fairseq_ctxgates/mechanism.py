@@ -68,7 +68,7 @@ class FurtherSentences(NamedTuple):
     ``tokens``: (batch, length), padded. A row is one sentence; with ``groups`` it may be several.
 
     ``groups``: for each group of sentences, the places of their tokens in the flattened rows, (sentences, their
-    length). A shorter sentence is padded with the number of all places, which is none of them.
+    length). A shorter sentence is padded with batch · length, which is one more than the last place.
 
     ``distances``: the distance of each token's sentence, (batch, length), from 1; 0 for a token that attention must
     not see, such as padding. If None, attention sees everything but padding.

@@ -1,13 +1,12 @@
 """Add the gate labels of Li et al. (2020, equations 6 and 7) to a binarized data directory.
 
-    python preprocess/gate_labels.py data-bin/X --source-lang de --target-lang en
     ctxgates gate-labels data-bin/X --source-lang de --target-lang en
 
 The command counts which words occur together in the training data. It labels each target token of each split with the
 context, source or target, that has the higher pointwise mutual information (PMI) with the token, and writes
 ``train.gate.de-en.{bin,idx,json}`` and so on. A test set without a target gets no labels. The PMI tables are
 written to the same directory, as ``pmi.bilingual.de-en.npz`` and ``pmi.monolingual.de-en.npz``. The input is the
-binarized data, not the text.
+binarized data, not the text. ``python preprocess/gate_labels.py`` is the same command.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """Add the relations of the source sentences (Li, Zhu, Yan and Zhang 2022) to a binarized data directory.
 
-    python preprocess/relations.py data-bin/X --source-lang en --target-lang de --workers 2
+    ctxgates relations data-bin/X --source-lang en --target-lang de --workers 2
     ctxgates relations data-bin/X -s de -t en --extractor corenlp-dependencies
     ctxgates relations data-bin/X -s en -t de --extractor jsonl --relations train=train.jsonl valid=valid.jsonl
 
 A parser, by default the OpenIE of Stanford CoreNLP, extracts relation tuples from the source words of each split. The
 words of each tuple are written as token positions to ``train.relation.en-de.{bin,idx,json}`` and so on. Finished shards
 are kept in a folder of the data directory until all shards are finished: an interrupted run continues where it stopped.
-A split whose stream was already made in the same way is not parsed again.
+A split whose stream was already made in the same way is not parsed again. ``python preprocess/relations.py`` is the
+same command.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class TaskOptions(Protocol):
     post_process: Optional[str]
 
 
-class TargetContext(Protocol):
+class PrecedingTarget(Protocol):
     """The target text that translations of sentences continue.
 
     Attributes:
@@ -146,7 +146,7 @@ class SideStream(ABC, Generic[Options]):
         return False
 
     @classmethod
-    def target_context(cls, options: Options, dictionary: Dictionary) -> Optional[TargetContext]:
+    def preceding_target(cls, options: Options, dictionary: Dictionary) -> Optional[PrecedingTarget]:
         """The text that translations continue in a new pass over the data, if the options ask for that."""
         return None
 

@@ -10,7 +10,7 @@ import torch
 from fairseq.data import Dictionary, LanguagePairDataset, data_utils
 from torch import Tensor
 
-from fairseq_ctxgates.data.side_stream import Batch, TargetContext, TaskOptions
+from fairseq_ctxgates.data.side_stream import Batch, PrecedingTarget, TaskOptions
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.inter_sentence.joined_sentences import JoinedSentences, prepend
 from fairseq_ctxgates.inter_sentence.preceding_rows import NONE, places_in_documents
@@ -96,7 +96,7 @@ class ConcatenatedSentences(PrecedingStream):
         return bool(options.concatenate_preceding_target)
 
     @classmethod
-    def target_context(cls, options: PrecedingSentencesConfig, dictionary: Dictionary) -> Optional[TargetContext]:
+    def preceding_target(cls, options: PrecedingSentencesConfig, dictionary: Dictionary) -> Optional[PrecedingTarget]:
         if not options.concatenate_preceding_target:
             return None
         if options.preceding_references:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Mapping, Optional, Tuple
+from typing import Mapping, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -57,14 +57,23 @@ class InterSentenceGate(nn.Module):
         Returns:
             c and z, each of the shape of c_b; z is the weight of the preceding sentence, between 0 and 1
         """
-        argument = self.from_state(state) + self.from_sentence(sentence_context)
-        argument = argument + self.from_preceding(preceding_context)
-        return self.mix(argument, self.sentence_proj(sentence_context), self.preceding_proj(preceding_context))
+        sentence, preceding = self.sentence_terms(sentence_context), self.preceding_terms(preceding_context)
+        return self.mix(self.from_state(state), sentence, preceding)
 
-    def mix(self, argument: Tensor, sentence_term: Tensor, preceding_term: Tensor) -> Tuple[Tensor, Tensor]:
-        """c and z, from the argument of z's logistic function, C_2 c_b and C_1 c_a, all (..., context dim)."""
-        z = torch.zeros_like(sentence_term) if self.closed else torch.sigmoid(argument)
-        return interpolate(sentence_term, preceding_term, z), z
+    def sentence_terms(self, context: Tensor) -> Tuple[Tensor, Tensor]:
+        """C_b c_b and C_2 c_b, (..., context dim) each."""
+        return self.from_sentence(context), self.sentence_proj(context)
+
+    def preceding_terms(self, context: Tensor) -> Tuple[Tensor, Tensor]:
+        """C_a c_a and C_1 c_a, (..., context dim) each."""
+        return self.from_preceding(context), self.preceding_proj(context)
+
+    def mix(self, state: Tensor, sentence: Sequence[Tensor], preceding: Sequence[Tensor]) -> Tuple[Tensor, Tensor]:
+        """c and z, from U q + b, the :meth:`sentence_terms` and the :meth:`preceding_terms`."""
+        (sentence_term, sentence_context), (preceding_term, preceding_context) = sentence, preceding
+        argument = state + sentence_term + preceding_term
+        z = torch.zeros_like(argument) if self.closed else torch.sigmoid(argument)
+        return interpolate(sentence_context, preceding_context, z), z
 
 
 class PrecedingContext(SourceContextPart):
@@ -148,11 +157,11 @@ class RecurrentPrecedingContext(RecurrentSourcePart):
 
     def context_terms(self, context: Tensor) -> Tensor:
         """C_b h and C_2 h side by side, (..., 2 · context dim), of annotations or contexts h, (..., context dim)."""
-        return torch.cat([self.gate.from_sentence(context), self.gate.sentence_proj(context)], dim=-1)
+        return torch.cat(self.gate.sentence_terms(context), dim=-1)
 
     def preceding_terms(self, h: Tensor) -> Tensor:
         """C_a h and C_1 h, of the preceding sentence's annotations, as :meth:`context_terms`."""
-        return torch.cat([self.gate.from_preceding(h), self.gate.preceding_proj(h)], dim=-1)
+        return torch.cat(self.gate.preceding_terms(h), dim=-1)
 
     def forward(
         self,
@@ -165,10 +174,8 @@ class RecurrentPrecedingContext(RecurrentSourcePart):
         """See :meth:`RecurrentSourcePart.forward`."""
         assert step_input is not None  # from step_inputs
         word_term, preceding, weights = self.preceding_context(query, step_input, memory)
-        gate_b, context_b = source.chunk(2, dim=-1)
-        gate_a, context_a = preceding.chunk(2, dim=-1)
-        argument = self.gate.from_state(previous) + word_term + gate_b + gate_a
-        context, z = self.gate.mix(argument, context_b, context_a)
+        state_term = self.gate.from_state(previous) + word_term
+        context, z = self.gate.mix(state_term, source.chunk(2, dim=-1), preceding.chunk(2, dim=-1))
         return context, {GATES: z} if weights is None else {GATES: z, ATTENTION: weights}
 
     def preceding_context(

@@ -100,14 +100,14 @@ def group_sentences(distances: Tensor) -> List[Tensor]:
 
     Returns:
         for each group, the places of its sentences' tokens in the flattened batch, (sentences, their length); a shorter
-        sentence is padded with the number of all places, which is none of them
+        sentence is padded with batch · length, which is one more than the last place
     """
-    flat = torch.nn.functional.pad(distances, (1, 0)).flatten()  # so that no sentence goes on in the next row
-    starts = torch.nonzero((flat != 0) & (flat != flat.roll(1))).flatten()
-    ends = torch.nonzero((flat != 0) & (flat != flat.roll(-1))).flatten() + 1
-    lengths, order = torch.sort(ends - starts)
-    starts = starts[order]
-    starts = starts - torch.div(starts, distances.size(1) + 1, rounding_mode="floor") - 1  # without the column added
+    rows = torch.arange(len(distances))[:, None] * (distances.max() + 1)  # so that no sentence goes on in the next row
+    _, lengths = torch.unique_consecutive(rows + distances, return_counts=True)
+    starts = lengths.cumsum(0) - lengths
+    is_sentence = distances.flatten()[starts] > 0  # and not padding
+    lengths, order = lengths[is_sentence].sort()
+    starts = starts[is_sentence][order]
     groups = []
     for members in torch.arange(len(order)).tensor_split(min(GROUPS, len(order))):
         steps = torch.arange(int(lengths[members].max()))

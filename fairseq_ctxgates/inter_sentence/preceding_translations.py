@@ -14,7 +14,7 @@ from fairseq_ctxgates.data.side_stream import Batch
 
 class PrecedingReferences:
     """The references of the preceding sentences, which batches bring, as a
-    :class:`~fairseq_ctxgates.data.side_stream.TargetContext`.
+    :class:`~fairseq_ctxgates.data.side_stream.PrecedingTarget`.
 
     Args:
         padding: the padding token
@@ -39,7 +39,7 @@ class PrecedingReferences:
 
 class PrecedingTranslations:
     """The translations of one pass over the data, by the rows of their sentences, as a
-    :class:`~fairseq_ctxgates.data.side_stream.TargetContext`.
+    :class:`~fairseq_ctxgates.data.side_stream.PrecedingTarget`.
 
     Args:
         separator: the token after each translation

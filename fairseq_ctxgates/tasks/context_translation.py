@@ -198,7 +198,7 @@ class ContextTranslationTask(TranslationTask):
         lines.is_translated = True
         self._lines.read(src_tokens, lines, self.streams.context_size())
         if self._pass.context is None:
-            self._pass = TranslationPass(self.streams.target_context(self.tgt_dict))
+            self._pass = TranslationPass(self.streams.preceding_target(self.tgt_dict))
         if self._pass.context is not None:
             self._pass.context.begin_lines(len(src_tokens))
         return lines
@@ -263,7 +263,7 @@ class ContextTranslationTask(TranslationTask):
             UserError: translations that continue others would be made by several processes.
         """
         if dataset is not self._training_data and dataset is not self._lines.dataset:
-            context = self.streams.target_context(self.tgt_dict)
+            context = self.streams.preceding_target(self.tgt_dict)
             self._pass = TranslationPass(context, kwargs.get("num_shards", 1) > 1)
             if self.cfg.eval_bleu and not self._is_translating:
                 self._pass.check_alone()
@@ -317,7 +317,7 @@ class ContextTranslationTask(TranslationTask):
                 for model in self.streams.models:
                     model.refuse_unread_options()
         alignment = wanted_alignment(args, self.cfg.post_process)
-        continues = self.streams.target_context(self.tgt_dict) is not None and not is_scored
+        continues = self.streams.preceding_target(self.tgt_dict) is not None and not is_scored
         if alignment and continues:
             raise UserError(NO_ALIGNMENT)
         if is_scored:

@@ -13,13 +13,13 @@ from fairseq_ctxgates.compat import BeamSearch, Sampling, SequenceGenerator
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.tasks.beam_search import BeamEnsemble, WordsFirstBeamSearch
 
-CONTEXT = "target_context"  # in a batch: the tokens before each translation, padded on the right, (batch, length)
+CONTEXT = "preceding_target"  # in a batch: the tokens before each translation, padded on the right, (batch, length)
 
 Hypothesis = Dict[str, Any]
 
 
 class ContinuingGenerator(SequenceGenerator):
-    """fairseq's generator, which also finds translations that continue the tokens in ``sample["target_context"]``.
+    """fairseq's generator, which also finds translations that continue the tokens in ``sample["preceding_target"]``.
 
     The decoder reads these tokens first. The search, its scores and what it returns concern the translation alone: the
     length penalty, ``--min-len`` and ``--max-len-a/-b`` count from the translation's beginning. For a sample without

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fairseq_ctxgates.configuration import as_flag, options_from
 from fairseq_ctxgates.data.data_directory import Split
-from fairseq_ctxgates.data.side_stream import SideStream, TargetContext
+from fairseq_ctxgates.data.side_stream import PrecedingTarget, SideStream
 from fairseq_ctxgates.data.side_stream_dataset import SideStreamDataset
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.mechanisms import all_mechanisms
@@ -73,9 +73,9 @@ class TaskStreams:
         saved = [stream.values_to_save(self.options_of(stream), required) for stream in STREAMS]
         return {name: value for values in saved for name, value in values.items()}
 
-    def target_context(self, dictionary: Dictionary) -> Optional[TargetContext]:
+    def preceding_target(self, dictionary: Dictionary) -> Optional[PrecedingTarget]:
         """The text that translations continue in a new pass over the data, if they continue any."""
-        contexts = (stream.target_context(self.options_of(stream), dictionary) for stream in self.wanted())
+        contexts = (stream.preceding_target(self.options_of(stream), dictionary) for stream in self.wanted())
         return next((context for context in contexts if context is not None), None)
 
     def join_to(self, dataset: LanguagePairDataset, splits: Sequence[Split], name: str, is_train: bool) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional, Sequence
 
-from fairseq_ctxgates.data.side_stream import Batch, TargetContext
+from fairseq_ctxgates.data.side_stream import Batch, PrecedingTarget
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.tasks.continuing_generator import CONTEXT, ContinuingGenerator
 
@@ -22,7 +22,7 @@ class TranslationPass:
         is_shared_out: whether the data are divided among several processes
     """
 
-    def __init__(self, context: Optional[TargetContext] = None, is_shared_out: bool = False) -> None:
+    def __init__(self, context: Optional[PrecedingTarget] = None, is_shared_out: bool = False) -> None:
         self.context = context
         self.is_shared_out = is_shared_out
 

@@ -385,7 +385,7 @@ def test_as_many_tokens_as_the_model_has_positions_for(trained: Trained) -> None
     source = torch.tensor([[5, 6, 7, 2]])
     contexts = [[8, 9, 10, 11, 12, 2], [8, 2], []]
     batch = {"net_input": {"src_tokens": source.repeat(3, 1), "src_lengths": torch.tensor([4, 4, 4])}}
-    batch["target_context"] = data_utils.collate_tokens([torch.tensor(row, dtype=torch.long) for row in contexts], 1)
+    batch["preceding_target"] = data_utils.collate_tokens([torch.tensor(row, dtype=torch.long) for row in contexts], 1)
     found = generator.generate([model], batch)
     for row, context in enumerate(contexts):
         longest = min(10, 12 - 2 - len(context))

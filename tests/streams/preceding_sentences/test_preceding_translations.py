@@ -94,7 +94,7 @@ def test_translations_before_take_up_to_half_of_the_models_positions(
     contexts: Dict[int, List[int]] = {}
 
     def generate(self: Any, models: Any, sample: Dict[str, Any], **_: Any) -> List[List[Dict[str, Tensor]]]:
-        contexts.update(zip(sample["id"].tolist(), sample["target_context"].tolist()))
+        contexts.update(zip(sample["id"].tolist(), sample["preceding_target"].tolist()))
         return [[{"tokens": torch.tensor(translation)}] for _ in sample["id"]]
 
     monkeypatch.setattr(ContinuingGenerator, "generate", generate)
