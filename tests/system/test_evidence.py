@@ -3,9 +3,11 @@ the numbers of finished seeds only."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +19,7 @@ import pytest
 from sacrebleu.metrics import BLEU
 
 from evidence import dropped_pronouns, run, table
-from evidence.commands import CorpusCommands
+from evidence.commands import CorpusCommands, MoreOptions, PartCommands
 from evidence.plan import Corpus, read_plan
 from fairseq_ctxgates.analysis.compare import paired_bootstrap
 from fairseq_ctxgates.errors import UserError
@@ -190,6 +192,37 @@ def test_translations_are_text_again(target: str, text: str, tmp_path: Path, mon
     assert (tmp_path / "translated").read_text(encoding="utf-8") == f"{text}\n"
 
 
+@pytest.mark.process
+def test_translations_are_in_the_order_of_the_text(tmp_path: Path) -> None:
+    """fairseq-generate prints those of long sentences first; 10 comes after 9."""
+    commands = CorpusCommands("toy", Corpus(languages="en-de", text="toy", words=10), tmp_path)
+    numbers = [11, 2, 10, 0, 9, 1, 3, 5, 4, 6, 8, 7]
+    lines = (f"S-{number}\tx\nH-{number}\t-0.5\ty\nD-{number}\t-0.5\tline {number}\n" for number in numbers)
+    (tmp_path / "generated").write_text("".join(lines))
+    subprocess.run(commands.translations("generated", "translated"), shell=True, check=True, cwd=tmp_path)
+    assert (tmp_path / "translated").read_text().splitlines() == [f"line {number}" for number in range(12)]
+
+
+@pytest.mark.process
+def test_a_test_set_that_is_held_out_is_not_trained_on(tmp_path: Path) -> None:
+    """The last of the first lines, in both languages and in the names of the documents."""
+    corpus = Corpus(languages="en-de", text="toy", words=10, documents=True, first=6, held_out=2)
+    commands = CorpusCommands("toy", corpus, tmp_path)
+    (tmp_path / "toy").mkdir()
+    for ending in ("en", "de", "docids"):
+        for split, number in (("train", 8), ("valid", 1)):
+            text = "".join(f"{split} {line} {ending}\n" for line in range(number))
+            (tmp_path / "toy" / f"{split}.{ending}.gz").write_bytes(gzip.compress(text.encode()))
+    environment = {**os.environ, "TEXTS": str(tmp_path)}
+    subprocess.run(commands.job.steps[0].command, shell=True, check=True, cwd=tmp_path, env=environment)
+    folder = tmp_path / "corpora" / "toy" / "text"
+    for ending in ("en", "de", "docids"):
+        for split, expected in (("train", range(4)), ("test", range(4, 6))):
+            lines = (folder / f"{split}.{ending}").read_text().splitlines()
+            assert lines == [f"train {line} {ending}" for line in expected]
+        assert (folder / f"valid.{ending}").read_text() == f"valid 0 {ending}\n"
+
+
 def test_plans_with_parts_of_one_name_are_run_apart() -> None:
     folders = {run.directory_of(run.get_parser().parse_args([str(plan)])) for plan in PLANS}
     assert folders == {Path("evidence", plan.stem).resolve() for plan in PLANS}
@@ -248,6 +281,29 @@ def test_the_plans_train_and_translate_their_systems(
     for words in commands:
         if words[0] == "fairseq-generate":
             assert str(Path(value_of("--path", words)).parent) in trained
+
+
+def test_each_seed_has_its_own_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each starts from the model of the same seed, and is trained as long as the system says, or else the command line.
+    A variant is a translation by the system's model with the variant's options."""
+    more = "starts_from: plain, budget: --max-epoch 3, variants: {narrow: --beam 1}"
+    plan = write_plan(tmp_path, ("starts_from: plain", more))
+    run.main([str(plan), "--directory", str(tmp_path), "--dry-run", "--seeds", "5", "6", "--budget=--max-epoch 2"])
+    lines = capsys.readouterr().out.splitlines()
+    trainings = [shlex.split(line) for line in lines if line.startswith("fairseq-train ")]
+    options = ("--seed", "--save-dir", "--max-epoch")
+    found = [[value_of(option, words) for option in options] for words in trainings]
+    assert found == [
+        [seed, f"first/seed{seed}/{system}", epochs]
+        for seed in ("5", "6")
+        for system, epochs in (("plain", "2"), ("gated", "3"))
+    ]
+    starts = [value_of("--warm-start", words) for words in trainings[1::2]]
+    assert starts == [f"first/seed{seed}/plain/checkpoint_best.pt" for seed in (5, 6)]
+    (narrow,) = (line for line in lines if line.endswith("> first/seed6/narrow/generated.txt"))
+    assert "--path first/seed6/gated/checkpoint_best.pt " in narrow and " --beam 1 " in narrow
+    (gated,) = (line for line in lines if line.endswith("> first/seed6/gated/generated.txt"))
+    assert "--beam" not in gated
 
 
 def test_tanaka_has_the_slides_systems_and_those_that_add(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -324,6 +380,82 @@ def test_a_training_is_read_from_its_log(tmp_path: Path) -> None:
     assert not table.read_training(tmp_path, "a").has_converged
     log.write_text('valid INFO | valid | {"valid_loss": "6.0", "valid_num_updates": "10"}\n')  # of cross_entropy
     assert table.read_training(tmp_path, "a").curve == [(10, 6.0, 6.0)]
+
+
+def test_of_equal_validations_the_last_is_the_best() -> None:
+    """fairseq then writes its best checkpoint again."""
+    curve = [table.Validation(10, 5.0, 4.5), table.Validation(20, 5.0, 4.25), table.Validation(30, 5.5, 4.0)]
+    assert table.Training(curve, False, 1.0).best.updates == 20
+
+
+def test_each_row_has_the_results_of_its_own_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(name: str, content: Any) -> None:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+
+    text = "a b c d e\n" * 3
+    write("corpora/toy/text/test.de", text)
+    scores: Any = {}
+    for seed in (1, 2):
+        for number, name in enumerate(("plain", "gated")):
+            value = 10 * seed + number
+            folder = f"first/seed{seed}/{name}"
+            write(f"{folder}/train.log", valid_line(value, 6.0, 5.5))
+            write(f"{folder}/train.log.json", Record("train", "", "", value, True)._asdict())
+            write(f"{folder}/test.de", text if name == "gated" else "x\n" * 3)
+            write(f"{folder}/gates.json", {"all": {"mean": value}})
+            scores[seed, name] = {"score": value, "half_width": value + 0.25, "p": value / 100 if number else None}
+        systems = [dict.fromkeys(table.METRICS, scores[seed, name]) for name in ("plain", "gated")]
+        write(f"first/seed{seed}/compare.json", {"signatures": {"BLEU": "of BLEU"}, "systems": systems})
+    plan = read_plan(write_plan(tmp_path))
+    commands = PartCommands("first", plan, CorpusCommands("toy", plan.corpora["toy"], tmp_path), MoreOptions())
+    monkeypatch.setattr(commands, "is_finished", lambda seed, directory: True)
+
+    def totals(baseline: np.ndarray, system: np.ndarray, metric: Any) -> Any:
+        return [metric._compute_score_from_stats(sums.sum(axis=(0, 1))).score for sums in (baseline, system)]
+
+    monkeypatch.setattr(table, "mixed_bootstrap", totals)
+    plain, gated = table.PartResults(commands, plan, [1, 2], tmp_path).rows()
+    for row, numbers in ((plain, [10, 20]), (gated, [11, 21])):
+        assert [training.best.updates for training in row.trainings] == numbers
+        assert [training.seconds for training in row.trainings] == numbers
+        for metric in table.METRICS:
+            assert row.scores[metric] == numbers
+            assert row.half_widths[metric] == [number + 0.25 for number in numbers]
+    assert plain.p_values["BLEU"] == [None, None] and gated.p_values["chrF2"] == [0.11, 0.21]
+    assert set(plain.p_over_seeds.values()) == {None}
+    assert gated.p_over_seeds["BLEU"] == pytest.approx([0, 100])
+    assert (plain.statistics, gated.statistics) == ({}, {"mean": [11, 21]})
+
+
+def test_the_table_has_each_number_under_its_heading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: Any = SimpleNamespace(name="first", is_finished=lambda seed, directory: True)
+    results = table.PartResults(commands, read_plan(write_plan(tmp_path)), [1, 2], tmp_path)
+    trainings = [
+        table.Training([table.Validation(10, 6.0, 5.5)], True, 3.0),
+        table.Training([table.Validation(20, 5.0, 4.5)], False, 5.0),
+    ]
+    row = table.Row(
+        "gated",
+        trainings,
+        {"BLEU": [30.0, 34.0], "chrF2": [50.0, 50.0]},
+        {"BLEU": [1.0, 2.0], "chrF2": [3.0, 5.0]},
+        {"BLEU": [0.25, 0.5], "chrF2": [0.01, 1.0]},
+        {"BLEU": 0.125, "chrF2": 0.75},
+        {"gate mean": [0.25, 0.75]},
+    )
+    results.signatures = {}
+    monkeypatch.setattr(results, "rows", lambda: [row])
+    found = results.result().csv
+    (values,) = found.rows
+    assert dict(zip(found.columns, values)) == {
+        **{"system": "gated", "updates": 15.0, "nll": 5.0, "converged": "yes/no", "seconds": 4.0},
+        **{"BLEU": 32.0, "± BLEU": 1.5, "s.d. BLEU": pytest.approx(8**0.5)},
+        **{"p BLEU": "0.250/0.500", "p of all BLEU": 0.125},
+        **{"chrF2": 50.0, "± chrF2": 4.0, "s.d. chrF2": 0.0, "p chrF2": "0.010/1.000", "p of all chrF2": 0.75},
+        **{"gate mean": 0.5, "s.d. gate mean": pytest.approx(0.125**0.5)},
+    }
 
 
 class Total:

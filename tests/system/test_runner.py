@@ -98,6 +98,13 @@ def test_what_has_run_is_not_run_again(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "1\n2\n"
 
 
+def test_the_log_is_of_the_last_run_unless_work_is_kept(tmp_path: Path) -> None:
+    """The log of an analysis is its result."""
+    for number in (1, 2):
+        run_jobs(tmp_path, Job("analysis", [step(f"echo {number}")]))
+    assert (tmp_path / "a.log").read_text() == "2\n"
+
+
 def test_what_reads_the_files_of_a_changed_step_runs_again(tmp_path: Path) -> None:
     def jobs(number: int) -> tuple[Job, Job]:
         first = Job("first", [step(f"echo {number} > file"), step("cat file > copy", "b.log")])
