@@ -78,7 +78,11 @@ def test_bleu_of_each_bucket_worked_by_hand() -> None:
     # Together 14 of 15 words, 11 of 12, 8 of 9, 5 of 6, and 15 words for 20.
     together = 100 * math.exp(1 - 20 / 15) * (14 / 15 * 11 / 12 * 8 / 9 * 5 / 6) ** 0.25
     assert scores.total == [pytest.approx(100), pytest.approx(together)]
-    assert scores.table("words").rows[2] == [">9", 0, 0.0, None, None, None]
+    table = scores.table("words")
+    assert list(table.columns) == ["words", "sentences", "%", "right", "worse", "Δ worse"]
+    assert table.rows[2] == [">9", 0, 0.0, None, None, None]
+    assert table.rows[0] == ["≤4", 2, *map(pytest.approx, (200 / 3, 100, first, first - 100))]
+    assert table.rows[3] == ["all", 3, *map(pytest.approx, (100, 100, together, together - 100))]
 
 
 def test_the_picture_shows_what_was_computed_and_an_empty_bucket_as_nothing() -> None:
@@ -230,7 +234,13 @@ def test_scores_are_those_of_sacrebleu(folder: Path, capsys: pytest.CaptureFixtu
     assert first["BLEU"]["p"] is None and 0 < second["BLEU"]["p"] < 1
     assert report["resampled"] == {"unit": "sentences", "number": 4}
     assert report["signatures"]["BLEU"].startswith("nrefs:1|bs:100|seed:12345|case:mixed|eff:no|tok:none")
-    assert files[0].read_text(encoding="utf-8").startswith("system,BLEU,± BLEU,p BLEU,chrF2,")
+    with open(files[0], encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    for row, system in zip(rows, (first, second)):
+        for metric in ("BLEU", "chrF2"):
+            values = [system[metric][name] for name in ("score", "half_width", "p")]
+            cells = [row[f"{heading}{metric}"] for heading in ("", "± ", "p ")]
+            assert cells == ["" if value is None else str(value) for value in values]
     assert files[1].read_bytes().startswith(b"\x89PNG")
     shown = capsys.readouterr().out
     assert report["signatures"]["chrF2"] in shown and "second" in shown
@@ -242,7 +252,17 @@ def test_several_references_and_case(folder: Path) -> None:
     options = ["--ref", folder / "test.en", upper, "--lowercase"]
     analysis.main(["compare", "--sys", str(folder / "first.txt"), *map(str, options), "--json", str(folder / "a.json")])
     (system,) = json.loads((folder / "a.json").read_text(encoding="utf-8"))["systems"]
-    assert system["BLEU"]["score"] == pytest.approx(100)
+    assert [system[metric]["score"] for metric in ("BLEU", "chrF2")] == pytest.approx([100, 100])
+
+
+def test_subwords_are_joined_in_translations_and_references(folder: Path) -> None:
+    for name, text in (("pieces.txt", "thr@@ ee fo@@ ur five six"), ("whole.txt", "three four five six")):
+        (folder / name).write_text(f"{text}\n", encoding="utf-8")
+    for system, reference in (("pieces.txt", "whole.txt"), ("whole.txt", "pieces.txt")):
+        paths = [str(folder / name) for name in (system, reference, "joined.json")]
+        analysis.main(["compare", "--sys", paths[0], "--ref", paths[1], "--json", paths[2]])
+        (found,) = json.loads((folder / "joined.json").read_text(encoding="utf-8"))["systems"]
+        assert found["BLEU"]["score"] == pytest.approx(100), system
 
 
 def test_one_system_alone_and_systems_that_are_the_same() -> None:

@@ -7,6 +7,7 @@ import csv
 import json
 from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Dict, List, Sequence
 
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 import make_corpus
 import probe
 from fairseq_ctxgates import analysis
-from fairseq_ctxgates.analysis.contrastive import accuracies, accuracy_figure, is_right, text_encoder
+from fairseq_ctxgates.analysis.contrastive import accuracies, accuracy_figure, is_right, read_examples, text_encoder
 from fairseq_ctxgates.analysis.contrastive_sets import Example, read_parallel, read_test_set
 from fairseq_ctxgates.analysis.inference import Inference
 from fairseq_ctxgates.analysis.scores import token_log_probs
@@ -173,6 +174,25 @@ def test_contrapro(tmp_path: Path) -> None:
     assert first.groups == {"pronoun": "it:er", "distance": "1"}
     assert (second.preceding, second.groups["distance"], second.groups["intrasegmental"]) == ([], ">3", "true")
     assert second.where.endswith("contrapro.json: entry 2")
+
+
+@pytest.mark.parametrize(("distance", "group"), [(0, "0"), (3, "3"), (4, ">3"), (None, None)])
+def test_groups_of_contrapro(tmp_path: Path, distance: Any, group: Any) -> None:
+    """One for each distance, from 0, up to 3."""
+    example = entry(1, "It rains .", "Es regnet .", "Sie regnet .", distance=distance, intrasegmental=False)
+    context = write(tmp_path / "context", [""])
+    (found,) = read_test_set(write(tmp_path / "contrapro.json", [example]), ["en", "de"], [context])
+    assert (found.groups.get("distance"), found.groups["intrasegmental"]) == (group, "false")
+
+
+@pytest.mark.parametrize(("size", "preceding"), [(1, ["A dog ?"]), (2, ["It rains .", "A dog ?"])])
+def test_documents_give_as_many_sentences_as_the_model_reads(tmp_path: Path, size: int, preceding: List[str]) -> None:
+    (tmp_path / "documents" / "1996").mkdir(parents=True)
+    write(tmp_path / "documents" / "1996" / "6_58_1.en", SUBTITLES)
+    path = write(tmp_path / "contrapro.json", CONTRAPRO)
+    args = Namespace(test_set=path, documents=tmp_path / "documents", preceding=None, preceding_target=None)
+    model: Any = SimpleNamespace(languages=("en", "de"), context_size=size)
+    assert [example.preceding for example in read_examples(args, model)] == [preceding, []]
 
 
 def test_translations_of_the_preceding_sentences(tmp_path: Path) -> None:

@@ -7,14 +7,14 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, List, Sequence
 
 import pytest
 import sacrebleu
 
 from fairseq_ctxgates import analysis
 from fairseq_ctxgates.analysis.compare import Score, Scores
-from fairseq_ctxgates.analysis.sweep import fairseq, runs, sweep_figure
+from fairseq_ctxgates.analysis.sweep import Run, fairseq, runs, sweep_figure, translate
 from fairseq_ctxgates.analysis.systems import read_translations
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.locks import exclusive
@@ -100,6 +100,28 @@ def test_the_log_is_kept_apart_from_the_translations(tmp_path: Path, monkeypatch
     fairseq(["generate"], tmp_path / "test.out", tmp_path / "test.log")
     assert (tmp_path / "test.out").read_text() == "H-0\n"
     assert (tmp_path / "test.log").read_text() == "INFO\n"
+
+
+def test_what_another_model_or_other_options_translated_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that was trained on has the same path."""
+    (tmp_path / "model.pt").touch()
+    made: List[Sequence[str]] = []
+
+    def generate(command: Sequence[str], output: Path, log: Path) -> None:
+        made.append(command)
+        with open(output, "a") as file:
+            file.write(f"H-0\t-1.0\tcall {len(made)}\n")
+
+    def translations(*options: str) -> List[str]:
+        return translate(Run("1", [], tmp_path), ["data"], "test", options, "model.pt")
+
+    monkeypatch.setattr("fairseq_ctxgates.analysis.sweep.fairseq", generate)
+    assert translations() == translations() == ["call 1"]
+    os.utime(tmp_path / "model.pt", (1, 1))
+    assert translations() == ["call 2"]
+    assert translations("--beam", "1") == ["call 3"]
 
 
 def test_runs_have_folders_of_their_own() -> None:
