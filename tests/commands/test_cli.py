@@ -1,6 +1,7 @@
 """The command ``ctxgates``."""
 
 import os
+import runpy
 import subprocess
 import sys
 from argparse import Namespace
@@ -41,6 +42,16 @@ def test_fairseq_accepts_the_user_dir_also_when_the_package_was_imported_before(
 def test_every_command_explains_itself_under_its_own_name(command, capsys):
     with pytest.raises(SystemExit) as stop:
         ctxgates.main([command, "--help"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: ctxgates {command} ")
+
+
+@pytest.mark.parametrize("command", ["gate-labels", "preceding-sentences", "relations"])
+def test_a_command_as_a_script_of_the_clone(command, capsys, monkeypatch):
+    script = Path(ctxgates.__file__).parent / "preprocess" / f"{command.replace('-', '_')}.py"
+    monkeypatch.setattr(sys, "argv", [str(script), "--help"])
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_path(str(script), run_name="__main__")
     assert stop.value.code == 0
     assert capsys.readouterr().out.startswith(f"usage: ctxgates {command} ")
 

@@ -19,7 +19,7 @@ from fairseq_ctxgates.context_gates.gate_labels import GateLabels
 from fairseq_ctxgates.data.data_directory import Split, find_splits, fingerprint
 from fairseq_ctxgates.data.side_stream_files import write_side_stream
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.files import atomic_write, atomic_write_group, scratch_folder, write_array
+from fairseq_ctxgates.files import atomic_write, atomic_write_group, clean_up_on_failure, scratch_folder, write_array
 from tests.helpers.corpus import binarize
 from tests.helpers.files import contents
 from tests.helpers.pages import ROOT
@@ -149,6 +149,21 @@ def test_what_is_renamed_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.Monk
     written, names = [("fsync", number) for number in numbers], ("fsync", tmp_path.stat().st_ino)
     assert len(set(numbers)) == 3
     assert done == ([*written, *renamed, names] if durable else renamed)
+
+
+@pytest.mark.parametrize("is_ignored", [True, False])
+def test_a_command_under_nohup_goes_on(is_ignored: bool) -> None:
+    """When the terminal is closed."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if is_ignored else signal.SIG_DFL)
+    try:
+        with clean_up_on_failure():
+            os.kill(os.getpid(), signal.SIGHUP)
+        goes_on = True
+    except SystemExit:
+        goes_on = False
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert goes_on == is_ignored
 
 
 def test_a_shard_that_still_writes_keeps_no_scratch_folder(tmp_path):

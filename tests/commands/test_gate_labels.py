@@ -120,6 +120,17 @@ def test_several_data_directories_share_one_table(tmp_path):
     assert len(load_labeller(parts[0], "de", "en").bilingual.metadata["train"]["train"]) == 2
 
 
+def test_what_is_counted_is_what_fairseq_trains_on(tmp_path):
+    """The split and its continuations up to the first that is missing."""
+    pairs = random_pairs(90, seed=8, types=8)
+    splits = {"train": pairs[:30], "train2": pairs[30:60], "valid": pairs[60:75], "valid1": pairs[75:]}
+    folder = binarize(tmp_path, splits, "de", "en")
+    run(folder)
+    assert labels_of(folder, "valid") == BruteForce(pairs[:30], PMIOptions()).labels(pairs[60:75])
+    run(folder, "--train-subset", "valid")
+    assert labels_of(folder) == BruteForce(pairs[60:], PMIOptions()).labels(pairs[:30])
+
+
 def binarize_like(model: Path, folder: Path, splits: Dict) -> None:
     """Binarize with the dictionaries of another directory."""
     for side, lang in enumerate(("de", "en")):
@@ -213,9 +224,12 @@ def test_a_language_pair_or_directory_that_does_not_exist(data, tmp_path):
         main([str(tmp_path / "empty")])
 
 
-def test_data_directories_with_different_dictionaries(data, tmp_path):
-    other = binarize(tmp_path / "other", {"train": [("e", "w")]}, "de", "en")
-    with pytest.raises(UserError, match=r"other/dict\.de\.txt differs from .*--srcdict"):
+@pytest.mark.parametrize("lang", ["de", "en"])
+def test_data_directories_with_different_dictionaries(data, tmp_path, lang):
+    other = Path(shutil.copytree(data, tmp_path / "other"))
+    with open(other / f"dict.{lang}.txt", "a") as file:
+        file.write("new 1\n")
+    with pytest.raises(UserError, match=rf"other/dict\.{lang}\.txt differs from .*--srcdict"):
         run(f"{data}:{other}")
 
 

@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
@@ -239,6 +240,22 @@ def test_work_with_other_options_or_data_is_not_taken_up(data, parser, monkeypat
     assert "the farmers buy lamps ." in parser.sent
     assert f"{folder}: shards of an interrupted run" in capsys.readouterr().out
     assert folder.exists()
+
+
+@pytest.mark.parametrize("is_interrupted", [True, False], ids=["shards", "streams"])
+def test_what_was_made_from_other_data_is_not_taken_up(data, parser, monkeypatch, is_interrupted):
+    """The same sentences in another order, under the same names."""
+
+    def interrupted(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+        if is_interrupted:
+            patch.setattr("fairseq_ctxgates.commands.relations.write_streams", interrupted)
+        run(data)
+    make_data(data, train=SOURCES[::-1], valid=VALID)
+    run(data)
+    assert tuples_of(data) == TRAIN_TUPLES[::-1]
 
 
 def test_interrupted_writing_leaves_the_old_streams(data, parser, tmp_path, monkeypatch):

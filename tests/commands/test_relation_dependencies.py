@@ -29,6 +29,12 @@ TREES = {
         "Das/2/det Haus/6/nsubj:pass wurde/6/aux:pass vom/5/case Vater/6/obl:agent gebaut/0/root",
         ["Das Haus | wurde gebaut | vom Vater"],
     ),
+    "names, numbers and fixed expressions are whole": (
+        "Anna/4/nsubj:pass Maria/1/flat was/4/aux:pass chosen/0/root by/9/case means/5/fixed of/5/fixed two/9/nummod "
+        "votes/4/obl:agent",
+        ["Anna Maria | was chosen | by means of two votes"],
+    ),
+    "an expletive": ("There/2/expl come/0/root three/4/nummod dogs/2/nsubj", ["three dogs | There come | "]),
     "copula": (
         "Peter/5/nsubj ist/5/cop ein/5/det guter/5/amod Lehrer/0/root in/7/case Rom/5/nmod",
         ["Peter | ist | ein guter Lehrer"],
