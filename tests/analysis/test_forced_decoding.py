@@ -12,7 +12,9 @@ import torch
 from fairseq.sequence_scorer import SequenceScorer
 
 from fairseq_ctxgates import analysis
+from fairseq_ctxgates.analysis import forced_decoding
 from fairseq_ctxgates.analysis.forced_decoding import Comparison, count_errors, error_figure, predicted_words
+from fairseq_ctxgates.analysis.inference import Inference
 from fairseq_ctxgates.context_gates.pmi.labelling import GateLabeller
 from fairseq_ctxgates.errors import UserError
 from tests.commands.test_pmi import PAIRS, count, encode
@@ -183,6 +185,15 @@ def test_sentences_longer_than_a_model_are_left_out_for_all(
     left_out = sum(length > 6 for length in lengths)
     assert 0 < left_out < 12
     assert f"({left_out} sentences are too long for a model)" in capsys.readouterr().out
+
+
+def test_models_of_two_directions_are_not_compared(
+    data: Path, checkpoints: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forced_decoding, "forced_decoding_errors", lambda *_: np.array([[1, 0, 0]]))
+    monkeypatch.setattr(Inference, "direction", property(lambda model: "en-de" if "gated" in model.path else "de-en"))
+    with pytest.raises(UserError, match="gated/checkpoint_last.pt translates en-de, .*plain/checkpoint_last.pt de-en"):
+        analysis.main(["forced-decoding", str(data), "--gen-subset", "valid", "--cpu", "--path", *checkpoints])
 
 
 def test_what_is_missing_is_named(data: Path, checkpoints: list[str], tmp_path: Path) -> None:
