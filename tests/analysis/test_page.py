@@ -13,13 +13,19 @@ from typing import Any, Dict, List
 
 import numpy as np
 import pytest
+import torch
 
 from fairseq_ctxgates import analysis
+from fairseq_ctxgates.analysis.attention_entropy import read_attention
 from fairseq_ctxgates.analysis.cxmi_page import chosen_document
 from fairseq_ctxgates.analysis.cxmi_scores import SentenceScores
+from fairseq_ctxgates.analysis.gates import LABEL_NAMES, read_gates
+from fairseq_ctxgates.analysis.inference import Inference, reads_preceding
 from fairseq_ctxgates.analysis.page import Page, PageSentence
+from fairseq_ctxgates.context_gates.gate_labels import IGNORE
+from fairseq_ctxgates.data.data_directory import Split
 from tests.helpers.documents import SHORT, TEXT
-from tests.helpers.fairseq_commands import GATED
+from tests.helpers.fairseq_commands import GATED, labels_of
 from tests.helpers.trained import Trained, train_models
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -123,6 +129,18 @@ def run(folder: Path, name: str, data: Path, *options: Any) -> Dict[str, Any]:
     return content((folder / "page.html").read_text(encoding="utf-8"))
 
 
+@torch.no_grad()
+def attention_over(inference: Inference, number: int, words: int) -> np.ndarray:
+    """A model's attention over the first words that it reads, those of the preceding sentence."""
+    batch = inference.sentence("test", number)
+    if reads_preceding(inference.model):
+        of_layers = read_attention(inference, batch).values()
+        attention = torch.stack([weights[:, 0].mean(dim=0) for weights in of_layers]).mean(dim=0)
+    else:
+        attention = inference.model(**batch["net_input"])[1]["attn"][0][0]
+    return np.asarray(attention[:, :words])
+
+
 @pytest.mark.parametrize("models", [["isg", "concatenated"], ["rnnsearch"]])
 def test_the_page_of_cxmi(trained_on_documents: Trained, tmp_path: Path, models: List[str]) -> None:
     """A document, with what each word gains from each model and where the attention is."""
@@ -132,6 +150,7 @@ def test_the_page_of_cxmi(trained_on_documents: Trained, tmp_path: Path, models:
     names = ("--names", *models)
     found = run(tmp_path, "cxmi", trained.data, "--path", *paths, *names, "--sentence", 9, "--tokens", table)
     document = TEXT["test"][1]
+    inferences = {model: Inference(str(trained[model]), str(trained.data), cpu=True) for model in models}
     assert found["series"] == models
     assert [sentence["number"] for sentence in found["sentences"]] == list(range(8, 8 + len(document)))
     rows = [line.split(",") for line in table.read_text(encoding="utf-8").splitlines()[1:]]
@@ -149,6 +168,8 @@ def test_the_page_of_cxmi(trained_on_documents: Trained, tmp_path: Path, models:
             attention = np.array(sentence["attention"][model])
             assert attention.shape == (len(sentence["tokens"]), len(before))
             assert (attention >= 0).all() and (attention.sum(axis=1) <= 1.01).all() and attention.max() > 0.01
+            weights = attention_over(inferences[model], sentence["number"], len(before))
+            np.testing.assert_allclose(attention, weights, rtol=0, atol=1e-3)
 
 
 def test_the_page_of_sentences_that_are_cut(trained_on_documents: Trained, tmp_path: Path) -> None:
@@ -187,9 +208,14 @@ def test_the_page_of_gates(trained_on_documents: Trained, tmp_path: Path) -> Non
     found = run(tmp_path, "gates", data, "--path", trained["gated"], "--gen-subset", "valid", "--sentence", 3)
     assert [sentence["number"] for sentence in found["sentences"]] == list(range(3, 11))
     assert found["series"] == ["layer 1", "layer 2"]
+    assert (found["low"], found["high"]) == ("target", "source")
+    inference = Inference(str(trained["gated"]), str(data), cpu=True)
+    targets = Split(data, "valid", "de", "en").load_language("en")
     for sentence in found["sentences"]:
-        assert set(sentence["labels"]) <= {"source", "target", ""}
-        assert all(0 < value < 1 for values in sentence["values"].values() for value in values)
+        labels = labels_of(targets[sentence["number"] - 1]).tolist()
+        assert sentence["labels"] == ["" if label == IGNORE else LABEL_NAMES[label] for label in labels]
+        for layer, gates in read_gates(inference, inference.sentence("valid", sentence["number"])).items():
+            assert sentence["values"][f"layer {layer}"] == pytest.approx(gates[:, 0].mean(dim=-1).tolist(), abs=1e-3)
     found = run(tmp_path, "gates", data, "--path", trained["gated"], "--gen-subset", "valid", *SHORT)
     assert max(len(sentence["tokens"]) for sentence in found["sentences"]) == 6
     assert [sentence["number"] for sentence in found["sentences"]] != list(range(1, 9))
