@@ -17,6 +17,7 @@ sentences as it was trained with, or none. A model that also reads the preceding
 from __future__ import annotations
 
 import argparse
+import logging
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -48,9 +49,12 @@ from fairseq_ctxgates.compat import REGISTRIES, gen_parser_from_dataclass
 from fairseq_ctxgates.configuration import as_flag
 from fairseq_ctxgates.errors import UserError, one_line
 from fairseq_ctxgates.inter_sentence.concatenated_sentences import ConcatenatedSentences
+from fairseq_ctxgates.inter_sentence.preceding_stream import PrecedingStream
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+logger = logging.getLogger(__name__)
 
 ALL = "all"
 OPTIONS_WITH_FILES = ("--contrastive", "--preceding", "--preceding-target")  # options with one or more files
@@ -140,6 +144,12 @@ class Candidates:
                     f"{inference.path} reads: give --preceding-target, or --documents with the subtitles of both "
                     f"languages, of the release that has its reference"
                 )
+        reads_preceding = any(isinstance(stream, PrecedingStream) for stream in streams)
+        if reads_preceding and not any(example.preceding for example in examples):
+            logger.warning(
+                f"{inference.path} reads preceding sentences, but no example has any (see --preceding, --documents): "
+                f"every example is scored as the first sentence of a document"
+            )
         self._check_lengths(inference, examples)
 
     def _is_ambiguous(self, rows: np.ndarray) -> bool:

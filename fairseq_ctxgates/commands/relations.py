@@ -50,7 +50,7 @@ from fairseq_ctxgates.relations.extraction.build import (
 )
 from fairseq_ctxgates.relations.extraction.corpus import SourceText, find_distinct_sentences
 from fairseq_ctxgates.relations.extraction.extractor import MAX_WORDS, Tuples, is_too_long
-from fairseq_ctxgates.relations.extraction.json_lines import open_dump, read_tuples, tuples_line
+from fairseq_ctxgates.relations.extraction.json_lines import EXAMPLE, open_dump, read_tuples, tuples_line
 from fairseq_ctxgates.relations.extraction.shards import (
     extract_distinct_sentences,
     extraction_fingerprint,
@@ -111,8 +111,8 @@ def add_extractor_options(parser: CommandParser) -> None:
         nargs="+",
         type=split_and_files,
         metavar="SPLIT=FILE",
-        help="file of tuples for --extractor jsonl: one line of JSON for each sentence, in the format of --dump. A "
-        "split without a file gets no stream",
+        help="file of tuples for --extractor jsonl: one line of JSON for each sentence, in the format of --dump, such "
+        f"as {EXAMPLE}. A split without a file gets no stream",
     )
     parser.add_condition("--extractor jsonl", lambda args: args.extractor == "jsonl", "relations")
 
@@ -385,7 +385,10 @@ def report(statistics: Dict[Split, RelationStatistics]) -> None:
             f"{found.not_parsed:>12,}"
         )
     if any(found.not_parsed for found in statistics.values()):
-        print("not parsed: the parser failed, took too long, or changed the words; these sentences have no tuples")
+        print(
+            "not parsed: the parser failed, took too long, or changed the words, or an unknown subword splits a word "
+            "of --relations; these sentences have no tuples"
+        )
     too_long = sum(found.too_long for found in statistics.values())
     if too_long:
         print(f"of these, with more than {MAX_WORDS:,} words and never sent to the parser: {too_long:,}")

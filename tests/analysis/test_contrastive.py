@@ -376,6 +376,20 @@ def test_translations_of_unknown_words_are_counted(
     assert json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))["ambiguous"] == {"plain": 1}
 
 
+def test_a_context_model_without_context_is_named(
+    trained: Trained, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pairs = {"source": ["q1", "q2"], "reference": ["z1", "z2"], "contrastive": ["z2", "z1"], "preceding": ["", "q1"]}
+    options = [text for name, lines in pairs.items() for text in (f"--{name}", write(tmp_path / name, lines))]
+    for given, warned in ((options, []), (options[:-2], ["isg"])):
+        caplog.clear()
+        contrastive(trained, ["isg", "plain"], *given, "--names", "isg", "plain")
+        messages = [record.getMessage() for record in caplog.records if "no example has any" in record.getMessage()]
+        assert [message.split(" reads preceding")[0] for message in messages] == [
+            str(trained[model]) for model in warned
+        ]
+
+
 def test_normalized_scores_are_means(trained: Trained, tmp_path: Path) -> None:
     tables = [tmp_path / "sum.csv", tmp_path / "mean.csv"]
     for table, options in zip(tables, ((), ("--normalize",))):

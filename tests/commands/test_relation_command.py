@@ -397,6 +397,17 @@ def test_an_unknown_word_stands_for_any(tmp_path):
     assert tuples_of(data, "valid") == [[[0, 1, 2]]]
 
 
+def test_a_word_that_an_unknown_subword_splits_leaves_the_sentence_without_tuples(tmp_path, capsys):
+    """The unknown subword has no mark that says that the word goes on; other sentences keep their tuples."""
+    rows = [("chi@@ ll@@ ing out", "t"), ("a chi@@ zz@@ ing b", "t"), ("chi@@ ll@@ ing out", "t")]
+    data = binarize(tmp_path / "data", {"train": [rows[0]], "valid": rows}, "de", "en")
+    words = ["chilling out", "a chizzing b", "chilling out"]
+    tuples = write(tmp_path / "tuples", [line(sentence, ([0], [1], [])) for sentence in words])
+    run(data, "--extractor", "jsonl", "--relations", f"valid={tuples}")
+    assert tuples_of(data, "valid") == [[[0, 1, 2, 3]], [], [[0, 1, 2, 3]]]
+    assert "an unknown subword splits a word" in capsys.readouterr().out
+
+
 # What is refused: a message, and nothing written
 
 
@@ -410,12 +421,12 @@ def refused(data: Path, message: str, *options: Any) -> None:
 @pytest.mark.parametrize(
     "number, replacement, message",
     [
-        (3, "rain falls .", "line 3: Expecting value.*--dump"),
+        (3, "rain falls .", "line 3: Expecting value.*lines look like"),
         (3, '["rain", "falls", "."]', "line 3: a line must be an object"),
         (
             3,
             line("rain fell ."),
-            r"line 3: the words are \['rain', 'fell', '.'\], but the words of .*data/train, row 3,",
+            r"line 3: the words are \['rain', 'fell', '.'\], but the words of .*data/train, row 3,.* is word 1,",
         ),
         (3, line("rain falls"), "line 3: the words are"),
         (3, '{"tuples": []}', "line 3: the words are None"),

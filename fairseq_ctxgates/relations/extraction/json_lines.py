@@ -1,6 +1,6 @@
 """Relation tuples as lines of JSON: the format of ``--dump``, and of the input of ``--extractor jsonl``.
 
-    {"words": ["farmers", "buy", "lamps", "."], "tuples": [{"subject": [0], "relation": [1], "object": [2]}]}
+    {"words": ["farmers", "buy", "lamps"], "tuples": [{"subject": [0], "relation": [1], "object": [2]}]}
 
 The file has one line for each sentence, in the order of the data. Numbers are word positions, from 0.
 ``"tuples": null`` marks a sentence that could not be parsed. ``--dump`` adds ``"split"``, so that one file can hold
@@ -25,6 +25,7 @@ from fairseq_ctxgates.relations.extraction.words import Words, unescape
 
 PARTS = RelationTuple._fields
 KEYS = ("split", "words", "tuples", "text")
+EXAMPLE = '{"words": ["farmers", "buy", "lamps"], "tuples": [{"subject": [0], "relation": [1], "object": [2]}]}'
 
 
 def tuples_line(split: str, words: Sequence[str], tuples: Tuples) -> str:
@@ -46,7 +47,8 @@ def open_dump(path: Path) -> Iterator[TextIO]:
 
 
 def read_tuples(path: Path, text: SourceText) -> Iterator[Tuples]:
-    """The tuples of each row of a text, from a file of JSON lines, which may be compressed with gzip.
+    """The tuples of each row of a text, from a file of JSON lines, which may be compressed with gzip. None for a row
+    that was not parsed, or whose words cannot be matched, see :func:`is_split_by_unknown`.
 
     Raises:
         UserError: the file cannot be read, or does not have the sentences of the text
@@ -60,8 +62,11 @@ def read_tuples(path: Path, text: SourceText) -> Iterator[Tuples]:
                 f"{path} has tuples of {count} sentences, but {name} has {len(text)}: give the file for this text"
             )
         place, content = line
-        check_words(place, content.get("words"), words, f"{name}, row {row + 1}")
-        yield check_tuples(place, content.get("tuples"), len(words.words))
+        if is_split_by_unknown(content.get("words"), words):
+            yield None
+        else:
+            check_words(place, content.get("words"), words, f"{name}, row {row + 1}")
+            yield check_tuples(place, content.get("tuples"), len(words.words))
 
 
 def parse_lines(path: Path) -> Iterator[Tuple[str, Dict[str, Any]]]:
@@ -79,18 +84,27 @@ def parse_lines(path: Path) -> Iterator[Tuple[str, Dict[str, Any]]]:
     # ValueError: also text that is not UTF-8; RecursionError: brackets nested too deep
     except (ValueError, RecursionError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(
-            f"{path}, line {line_number or 1}: {one_line(error)}; --dump shows the format of the lines"
+            f"{path}, line {line_number or 1}: {one_line(error)}; lines look like {EXAMPLE}, with word positions from 0"
         ) from error
+
+
+def is_split_by_unknown(found: object, words: Words) -> bool:
+    """Whether a row has another number of words than its line because a subword is unknown: ``<unk>`` has no mark that
+    says whether the word goes on."""
+    return isinstance(found, list) and len(found) != len(words.words) and any(words.is_unknown)
 
 
 def check_words(place: str, found: object, words: Words, row: str) -> None:
     """Raise UserError unless the words of a line are the words of a row; an unknown word of the row fits any word."""
     given_words = found if isinstance(found, list) else []
-    is_equal = isinstance(found, list) and len(given_words) == len(words.words)
-    for given, word, is_unknown in zip(given_words, words.words, words.is_unknown):
-        is_equal = is_equal and (is_unknown or (isinstance(given, str) and word in (given, unescape(given))))
-    if not is_equal:
-        raise UserError(f"{place}: the words are {found!r}, but the words of {row}, are {words.words!r}")
+    is_equal = [
+        is_unknown or (isinstance(given, str) and word in (given, unescape(given)))
+        for given, word, is_unknown in zip(given_words, words.words, words.is_unknown)
+    ]
+    if all(is_equal) and isinstance(found, list) and len(found) == len(words.words):
+        return
+    first = "" if all(is_equal) else f"; the first that differs is word {is_equal.index(False)}, counted from 0"
+    raise UserError(f"{place}: the words are {found!r}, but the words of {row}, are {words.words!r}{first}")
 
 
 def check_tuples(place: str, found: Any, num_words: int) -> Tuples:

@@ -291,7 +291,7 @@ def its(key: str, value: Any) -> Change:
     return third_line(lambda content: {**content, key: value})
 
 
-PLACE, FORM = "train.jsonl, line 3", "--dump shows the format of the lines"
+PLACE, FORM = "train.jsonl, line 3", "lines look like {"
 A_TUPLE = 'a tuple must be {"subject": [...], "relation": [...], "object": [...]}'
 WRONG_WORDS: Sequence[Any] = (None, "text", 3, {}, [], ["other"], [["q1"]], [1, 2])
 WRONG_TUPLES: Sequence[Any] = (
