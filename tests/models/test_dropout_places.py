@@ -82,3 +82,13 @@ def test_retained_dropout_drops_in_translating() -> None:
     assert torch.equal(dropout(x), x)
     dropout.make_generation_fast_("decoder", retain_dropout=True)
     assert 400 < int(dropout(x).eq(0).sum()) < 600
+
+
+@pytest.mark.parametrize("probability", [0.1, 0.9])
+def test_dropout_drops_with_its_probability(probability: float) -> None:
+    """And what it keeps is scaled up, so that the mean stays the same."""
+    torch.manual_seed(1)
+    dropped = Dropout(probability).train()(torch.ones(100_000))
+    assert dropped.eq(0).double().mean() == pytest.approx(probability, abs=0.005)
+    kept = dropped[dropped.ne(0)]
+    torch.testing.assert_close(kept, torch.full_like(kept, 1 / (1 - probability)), rtol=1e-4, atol=0)
