@@ -339,6 +339,21 @@ def test_gradients_are_the_differences(options: dict[str, Any]) -> None:
 # --- options ----------------------------------------------------------------------------------------------------------
 
 
+def test_a_new_model() -> None:
+    """It predicts all words nearly alike, every parameter has a gradient, and recurrent matrices are orthogonal."""
+    torch.manual_seed(1)
+    sizes = dict.fromkeys(("encoder_hidden_size", "decoder_hidden_size", "decoder_output_dim"), 32)
+    model = build_rnnsearch(**{**EVERYTHING, **sizes}).double()
+    logits = model(**with_preceding())[0]
+    assert logits.std(dim=-1).max() < 0.5
+    logits.log_softmax(dim=-1)[..., 4].sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.abs().max() > 1e-9, name
+    units = model.encoder.gru.weight_hh_l0, model.encoder.gru.weight_hh_l0_reverse, model.decoder.cell.state_proj.weight
+    for part in (part for weight in units for part in weight.detach().chunk(3)):
+        torch.testing.assert_close(part @ part.T, torch.eye(32, dtype=torch.float64), rtol=0, atol=1e-5)
+
+
 def test_sizes_of_the_papers() -> None:
     """620 and 1000 wide, a maxout layer of 500; an encoder of 2 · 3 · (620 + 1000 + 2) · 1000 parameters, and so on."""
     model = build_rnnsearch(
@@ -422,6 +437,17 @@ def test_dropout_drops(place: str) -> None:
     expected = model(**INPUT)[0]
     model.get_submodule(place).p = 0.5
     assert (model.train()(**INPUT)[0] - expected).abs().max() > 1e-3
+
+
+@torch.no_grad()
+def test_the_decoder_starts_from_a_state_that_is_not_dropped() -> None:
+    """From the backward state of the source's first word, as it is before dropout."""
+    model = make_rnnsearch()
+    expected = model.encoder(INPUT["src_tokens"])
+    model.encoder.hidden_dropout.p = 0.5
+    found = model.encoder.train()(INPUT["src_tokens"])
+    torch.testing.assert_close(found["first_backward"], expected["first_backward"])
+    assert (found["encoder_out"][0] - expected["encoder_out"][0]).abs().max() > 1e-3
 
 
 @torch.no_grad()
