@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from fairseq.dataclass import FairseqDataclass
+from fairseq.models import ARCH_CONFIG_REGISTRY, MODEL_DATACLASS_REGISTRY
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import OmegaConf
 from torch import nn
@@ -24,6 +25,7 @@ from fairseq_ctxgates.mechanisms import register_mechanism
 from fairseq_ctxgates.models.context_transformer import FAIRSEQ_ENCODER_OUT
 from fairseq_ctxgates.models.decoder_layer import ContextDecoderLayer
 from fairseq_ctxgates.models.mechanism_parts import RESERVED, encoder_additions
+from fairseq_ctxgates.models.transformer_config import option_values
 from fairseq_ctxgates.models.warm_start import warm_start
 from fairseq_ctxgates.parts import Part
 from tests.helpers.models import DICTIONARY, TINY, build_model, make_batch, make_task, save_parameters
@@ -33,6 +35,18 @@ NULL: dict[str, Any] = {"inter_sentence_ablation": "null"}
 
 
 # --- options
+
+
+@pytest.mark.parametrize("mechanism", ["context", "rcg", "isg", "fra", "car"])
+def test_presets_have_the_sizes_of_fairseqs(mechanism: str) -> None:
+    sizes = {"": "", "_tiny": "_tiny", "_iwslt": "_iwslt_de_en", "_big": "_vaswani_wmt_en_de_big"}
+    for size, of_fairseq in sizes.items():
+        expected = Namespace()
+        ARCH_CONFIG_REGISTRY[f"transformer{of_fairseq}"](expected)
+        found = option_values(MODEL_DATACLASS_REGISTRY[f"{mechanism}_transformer{size}"]())
+        names = vars(expected).keys() & found.keys()
+        assert len(names) > 20
+        assert {name: found[name] for name in names} == {name: getattr(expected, name) for name in names}
 
 
 def test_an_override_is_refused_where_no_model_reads_it() -> None:
@@ -188,6 +202,30 @@ def test_attention_of_a_part_starts_as_the_layers_attention_over_the_sentence(
         assert found.keys() == expected.keys() and len(expected) == 8
         for name, parameter in expected.items():
             assert torch.equal(found[name], parameter), name
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"encoder_attention_heads": 2},
+        {"decoder_attention_heads": 2},
+        {"activation_fn": "gelu"},
+        {"no_scale_embedding": True},
+        {"no_token_positional_embeddings": True},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_no_warm_start_from_a_model_that_computes_something_else(options: dict[str, Any], tmp_path: Path) -> None:
+    """No parameter's shape shows it."""
+    sinusoidal = {"encoder_learned_pos": False, "decoder_learned_pos": False}  # which have no parameters
+    trained: dict[str, Any] = {**TINY, **sinusoidal, "activation_fn": "relu", "no_scale_embedding": False}
+    trained["no_token_positional_embeddings"] = False
+    plain = build_model("context_transformer", **trained)
+    torch.save({"model": plain.state_dict(), "cfg": {"model": trained}}, tmp_path / "plain.pt")
+    model = build_model("rcg_transformer", warm_start=str(tmp_path / "plain.pt"), **trained)
+    assert model.warm_started_from
+    with pytest.raises(UserError, match=f"trained with --{next(iter(options)).replace('_', '-')} "):
+        build_model("rcg_transformer", warm_start=str(tmp_path / "plain.pt"), **{**trained, **options})
 
 
 @pytest.mark.parametrize("arch", ["context_transformer", "isg_transformer", "rcg_transformer"])
