@@ -242,6 +242,15 @@ def test_gradient_of_cross_entropy_is_that_of_its_formula(smoothing: float) -> N
     torch.testing.assert_close(gradient(loss), gradient(expected), rtol=0, atol=1e-6)
 
 
+def test_cross_entropy_of_half_precision_is_that_of_single_precision() -> None:
+    generator = torch.Generator().manual_seed(1)
+    logits, target = torch.randn(4, 1000, generator=generator).half(), torch.tensor([2, 0, 999, 1])
+    single = smoothed_cross_entropy(logits.float(), target, 0.1)
+    for found, expected in zip(smoothed_cross_entropy(logits, target, 0.1), single):
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found, expected)
+
+
 def test_plain_criterion_trains_gates_without_labels() -> None:
     model, criterion = make_pair(criterion={"gate_lambda": 0.0})
     unlabelled = {key: value for key, value in BATCH.items() if key != "gate_labels"}
