@@ -17,7 +17,7 @@ from fairseq.dataclass import FairseqDataclass
 
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE
 from fairseq_ctxgates.data import data_directory, side_stream_files
-from fairseq_ctxgates.data.data_directory import Split, find_splits, fingerprint, load_rows
+from fairseq_ctxgates.data.data_directory import Split, digest_of, find_splits, fingerprint, load_rows
 from fairseq_ctxgates.data.side_stream import SideStream
 from fairseq_ctxgates.data.side_stream_files import write_side_stream, write_side_streams
 from fairseq_ctxgates.errors import UserError
@@ -367,6 +367,13 @@ def test_shuffled_data(data: Path) -> None:
     pairs = make_pairs(60, seed=1)
     binarize(data, {"train": pairs[1:] + pairs[:1]}, "de", "en")
     refused(data, "train.gate.de-en", "other data", REMEDY)
+
+
+def test_a_change_at_the_end_of_a_large_text(tmp_path: Path) -> None:
+    """The fingerprint is one of the whole file."""
+    (tmp_path / "one").write_bytes(bytes(3_000_000))
+    (tmp_path / "other").write_bytes(bytes(2_999_999) + b"1")
+    assert digest_of(tmp_path / "one") != digest_of(tmp_path / "other")
 
 
 @pytest.mark.parametrize("lang", ["de", "en"])
