@@ -78,6 +78,16 @@ def test_targets_are_joined(
     assert task.dataset(split).sizes[:, 1].tolist() == [len(joined) for joined, _ in expected]
 
 
+@pytest.mark.parametrize("split", ["train", "valid"])
+def test_joined_targets_are_padded_to_a_multiple(with_targets: Path, split: str) -> None:
+    options = {"concatenate_preceding": "<sep>", "concatenate_preceding_target": True, "required_seq_len_multiple": 8}
+    task = make_context_task(with_targets, load_preceding_sentences=False, **options)
+    task.load_dataset(split)
+    for batch in batches(task, split):
+        assert batch["target"].shape == batch["net_input"]["prev_output_tokens"].shape
+        assert batch["target"].size(1) % 8 == 0
+
+
 @pytest.mark.parametrize("number, target_number", [(0, 1), (1, 3), (3, 1)])
 @pytest.mark.parametrize("split", ["train", "valid"])
 def test_another_number_of_translations_than_of_sentences(
