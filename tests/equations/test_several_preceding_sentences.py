@@ -173,6 +173,19 @@ def test_alignments_of_beams_are_those_of_each_alone(arch: str, options: dict[st
             torch.testing.assert_close(printed, attention[:, words[0].ne(PAD)], rtol=0, atol=1e-5, check_dtype=False)
 
 
+def test_alignments_of_an_ensemble_are_the_mean_of_its_models() -> None:
+    models = [make("isg_transformer", 3).eval(), make("context_transformer", 1, seed=2).eval()]
+    generator = AlignmentGenerator(models, DICTIONARY, print_alignment="soft", beam_size=2, max_len_b=5)
+    rows = torch.tensor([0, 0, 1, 1, 2, 2])
+    source, previous = BATCH["src_tokens"], torch.randint(4, 20, (6, 4))
+    generator.model.streams, generator.model.sentences = preceding_inputs(BEFORE), len(source)
+    found = generator.model.forward_align(source[rows], BATCH["src_lengths"][rows], previous)
+    inputs = preceding_inputs([BEFORE[row] for row in rows])
+    attention = [model(source[rows], None, previous, **inputs)[1]["attn"][0] for model in models]
+    assert (attention[0] - attention[1]).abs().max() > 1e-3
+    torch.testing.assert_close(found, (attention[0] + attention[1]) / 2)
+
+
 def test_a_batch_that_was_doubled_is_refused() -> None:
     """As fairseq's criterion of R-Drop does with every tensor of a batch."""
     inputs = preceding_inputs(BEFORE)

@@ -283,6 +283,18 @@ def test_last_word_alone_equals_all_words(network: dict[str, Any], words: dict[s
 
 
 @torch.no_grad()
+def test_last_word_of_two_parts_in_turn() -> None:
+    """The second reads the words before as the first has changed them."""
+    first = make_smoothing("decoder", smoothing="fcwm", smoothing_window=2, smoothing_words="all")
+    second = make_smoothing("decoder", smoothing="ccwm", smoothing_window=3, smoothing_words="all")
+    tokens = torch.tensor([[EOS, 5, UNK, UNK, 6, 7, UNK, 8], [EOS, UNK, 8, 9, 4, UNK, 10, 11]])
+    expected = embed_words(EMBEDDING, tokens, [first, second])
+    for length in range(1, tokens.size(1) + 1):
+        last = embed_words(EMBEDDING, tokens[:, :length], [first, second], last_only=True)
+        assert_close(last[:, 0], expected[:, length - 1])
+
+
+@torch.no_grad()
 def test_words_are_embedded_without_smoothing() -> None:
     tokens = collate(SENTENCES)
     assert torch.equal(embed_words(EMBEDDING, tokens, []), EMBEDDING(tokens))
