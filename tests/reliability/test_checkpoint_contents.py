@@ -22,7 +22,7 @@ from fairseq.optim import lr_scheduler
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from fairseq_ctxgates.checkpoints.loading import load
+from fairseq_ctxgates.checkpoints.loading import TRUSTED, load
 
 CLASSIC = Path(__file__).parent.parent / "data" / "classic"
 ZIP, LEGACY = True, False
@@ -279,3 +279,21 @@ def test_checkpoints_of_the_classic_stack(name: str) -> None:
     )
     assert isinstance(counts, np.ndarray)
     assert len(counts) == 4
+
+
+@pytest.mark.parametrize("is_trusted", [False, True])
+def test_tensors_are_loaded_to_the_device_that_is_asked_for(
+    is_trusted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """fairseq asks for the CPU, whatever device they were saved on."""
+    asked: List[str] = []
+
+    def to_the_cpu(storage: Any, location: str) -> Any:
+        asked.append(location)
+        return storage
+
+    path = tmp_path / "a.pt"
+    torch.save({"model": {"weight": torch.ones(2)}}, path)
+    monkeypatch.setenv(TRUSTED, str(path) if is_trusted else "")
+    assert torch.equal(load(path, map_location=to_the_cpu)["model"]["weight"], torch.ones(2))
+    assert asked == ["cpu"]
