@@ -7,13 +7,15 @@ from typing import Any, Callable
 
 import pytest
 import torch
+from fairseq.data import data_utils
 from fairseq.search import DiverseBeamSearch, Sampling
 from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_ctxgates.tasks.beam_search import WordsFirstBeamSearch
-from fairseq_ctxgates.tasks.continuing_generator import ContinuingGenerator
-from tests.helpers.models import DICTIONARY, EOS, make_decoding_batch, make_model, make_side_inputs
+from fairseq_ctxgates.tasks.continuing_generator import CONTEXT, ContinuingGenerator
+from tests.helpers.models import DICTIONARY, EOS, PAD, make_decoding_batch, make_model, make_side_inputs
 from tests.helpers.reference_rnnsearch import make_rnnsearch
+from tests.helpers.reference_search import beam_search
 
 pytestmark = pytest.mark.usefixtures("float64", "no_grad")
 
@@ -133,3 +135,41 @@ def test_one_generator_in_several_threads() -> None:
     with ThreadPoolExecutor(2) as pool:
         for found, other in zip(pool.map(search, inputs), expected):
             check_translations(found, other)
+
+
+# --- translations that continue a text
+
+CONTEXTS = [[8, 9, EOS], [10, EOS, 11, EOS], []]
+
+
+def continue_texts(generator: ContinuingGenerator) -> Any:
+    """The translations of one source after each of the contexts."""
+    source = torch.tensor([[5, 6, 7, EOS]]).repeat(len(CONTEXTS), 1)
+    batch: dict[str, Any] = {"net_input": {"src_tokens": source, "src_lengths": torch.full((len(CONTEXTS),), 4)}}
+    batch[CONTEXT] = data_utils.collate_tokens([torch.tensor(row, dtype=torch.long) for row in CONTEXTS], PAD)
+    return generator.generate(generator.model.models, batch)
+
+
+@pytest.mark.parametrize("penalty", [1.0, 0.0, 2.0])
+def test_translations_after_a_text_are_in_the_order_of_their_own_scores(penalty: float) -> None:
+    """The length penalty is that of the translation alone."""
+    model = make_model("context_transformer", seed=5)
+    model.decoder.output_projection.weight[EOS] *= 6  # for translations of several lengths
+    options = {"beam_size": 4, "max_len_b": 4, "min_len": 0, "len_penalty": penalty}
+    for found, context in zip(continue_texts(ContinuingGenerator([model], DICTIONARY, **options)), CONTEXTS):
+        assert len({len(hypothesis["tokens"]) for hypothesis in found}) > 1
+        expected = beam_search(model, torch.tensor([5, 6, 7, EOS]), context, 4, longest=4, shortest=0, penalty=penalty)
+        assert [hypothesis["tokens"].tolist() for hypothesis in found] == [one.tokens for one in expected]
+        assert [float(hypothesis["score"]) for hypothesis in found] == pytest.approx([one.score for one in expected])
+
+
+def test_suppressed_words_are_not_in_translations_after_a_text() -> None:
+    """fairseq's option ``tokens_to_suppress``; the text before a translation may have these words."""
+    generator = ContinuingGenerator([make_model("context_transformer")], DICTIONARY, beam_size=4, max_len_b=4)
+
+    def words() -> set[int]:
+        return {token for found in continue_texts(generator) for one in found for token in one["tokens"].tolist()}
+
+    suppressed = (words() - {EOS}) | {8}
+    generator.token_indices_to_suppress = torch.tensor(sorted(suppressed))
+    assert EOS in words() and not words() & suppressed
