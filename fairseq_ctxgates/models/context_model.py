@@ -145,8 +145,8 @@ class ContextModel(FairseqEncoderDecoderModel):
         """As fairseq's; a loaded model needs no warm start.
 
         Raises:
-            UserError: the checkpoint's model reads other input than the task gives; or an option would do nothing, and
-                the task is fairseq's, which does not check this.
+            UserError: the checkpoint's model reads other input than the task gives; or it has no parameters of the
+                mechanisms; or an option would do nothing, and the task is fairseq's, which does not check this.
         """
         if self.input_options is None:
             for entry in find_needs(state_dict):
@@ -156,7 +156,17 @@ class ContextModel(FairseqEncoderDecoderModel):
         if self.warm_started_from:
             logger.info(f"other parameters take the place of those of --warm-start {self.warm_started_from}")
             self.warm_started_from = None
-        return super().load_state_dict(state_dict, *arguments, **options)
+        try:
+            return super().load_state_dict(state_dict, *arguments, **options)
+        except RuntimeError as error:  # fairseq reports that the architectures do not match
+            own = self.own_parameters()
+            if isinstance(error, UserError) or not own or any(name in state_dict for name in own):
+                raise
+            names = ", ".join(mechanism.name for mechanism in self.mechanisms)
+            raise UserError(
+                f"the checkpoint's model has no parameters of {names}: to start from it, give --warm-start CHECKPOINT, "
+                f"and not --finetune-from-model or --restore-file"
+            ) from error
 
     @property
     def input_names(self) -> Tuple[str, ...]:

@@ -82,6 +82,19 @@ def test_a_warm_start_needs_the_task_that_loads_it(tmp_path: Path) -> None:
     model(**BATCH)
 
 
+def test_training_goes_on_from_a_plain_model_by_a_warm_start_only() -> None:
+    """fairseq's own options for this load a model strictly; other misfits are torch's to name."""
+    plain = build_model("context_transformer").state_dict()
+    model = build_model("rcg_transformer", inter_sentence_gate=True)
+    with pytest.raises(
+        UserError, match="no parameters of inter_sentence, context_gates: .* give --warm-start CHECKPOINT"
+    ):
+        model.load_state_dict(plain)
+    half = {name: tensor for name, tensor in model.state_dict().items() if ".inter_sentence." not in name}
+    with pytest.raises(RuntimeError, match="Missing key"):
+        model.load_state_dict(half)
+
+
 def test_an_ablation_of_a_mechanism_that_is_off_is_refused_by_fairseqs_own_task_too() -> None:
     """As of ``--model-overrides`` in fairseq-generate, whose task is ``translation`` by default."""
     trained = build_model("rcg_transformer").state_dict()
