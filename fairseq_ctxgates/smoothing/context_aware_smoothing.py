@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Callable, Dict, List, Optional
+from typing import Callable, Dict, List, Optional, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -79,7 +79,8 @@ class ConvolutionalContextOfWords(ContextOfWords):
         P_l = max(L_{2l-1}, L_{2l}),               an odd last L alone
         φ(W_3 mean(P) + b_3)
 
-    W_2 = [W_2^1, ..., W_2^k] is applied to each word of the sentence once.
+    W_2 = [W_2^1, ..., W_2^k] is applied to each word of the sentence once, and the windows that have the same k words
+    share their feature.
 
     Args:
         dim: width of the embeddings and of L
@@ -110,11 +111,24 @@ class ConvolutionalContextOfWords(ContextOfWords):
         kernels = self.convolution.weight.split(1, dim=-1)  # W_2^1, ..., W_2^k
         terms = [F.conv1d(words, kernels[0], self.convolution.bias), *(F.conv1d(words, part) for part in kernels[1:])]
         length = words.size(-1) - self.before - self.after
+        # By the distances of the group's words from its first: they are neighbours, or have j between them.
+        by_distances: Dict[Tuple[int, ...], Tensor] = {}
         features = []
         for group in self.groups:
-            first, *others = (term.narrow(-1, word, length) for term, word in zip(terms, group))
-            features.append(self.activation(sum(others, first)))
+            distances = tuple(word - group[0] for word in group)
+            if distances not in by_distances:
+                by_distances[distances] = self.activation(_sum_apart(terms, distances))
+            features.append(by_distances[distances].narrow(-1, group[0], length))
         return features
+
+
+def _sum_apart(terms: List[Tensor], distances: Tuple[int, ...]) -> Tensor:
+    """Σ_i of the i-th term at the i-th distance from a position, for all positions that have them all."""
+    length = terms[0].size(-1) - distances[-1]
+    total = terms[0].narrow(-1, distances[0], length)
+    for term, distance in zip(terms[1:], distances[1:]):
+        total = total + term.narrow(-1, distance, length)
+    return total
 
 
 def _init(part: nn.Conv1d, inputs: int) -> None:
