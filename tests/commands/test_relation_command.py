@@ -454,6 +454,23 @@ def test_lines_that_do_not_fit(data, tmp_path, number, replacement, message):
     refused(data, f"{path}, {message}", "--extractor", "jsonl", "--relations", f"valid={valid}", f"train={path}")
 
 
+@pytest.mark.parametrize(
+    "row, words",
+    [
+        ("a chi@@ zz@@ ing b c", "other words than these"),
+        ("a chi@@ zz@@ ing b c", "a chizzing b other"),
+        ("a chi@@ zz@@ ing b c", "other chizzing b c"),
+        ("a chi@@ zz@@ ing b c", "a"),
+        ("a b c", "a b"),
+    ],
+)
+def test_an_unknown_subword_does_not_excuse_other_words(tmp_path, row, words):
+    """Those that it cannot have changed are compared."""
+    data = binarize(tmp_path / "data", {"train": [("a b c chi@@ ing", "t")], "valid": [(row, "t")]}, "de", "en")
+    path = write(tmp_path / "valid.jsonl", [line(words)])
+    refused(data, f"{path}, line 1: the words are", "--extractor", "jsonl", "--relations", f"valid={path}")
+
+
 @pytest.mark.parametrize("lines, have", [(TRAIN_LINES[:-1], "only 4"), ([*TRAIN_LINES, line("a")], "more than 5")])
 def test_another_number_of_lines(data, tmp_path, lines, have):
     path = write(tmp_path / "train.jsonl", lines)

@@ -88,18 +88,28 @@ def parse_lines(path: Path) -> Iterator[Tuple[str, Dict[str, Any]]]:
         ) from error
 
 
+def fits(given: object, word: str) -> bool:
+    """Whether a word of a line is a word of a row; Moses escapes may stay or be undone."""
+    return isinstance(given, str) and word in (given, unescape(given))
+
+
 def is_split_by_unknown(found: object, words: Words) -> bool:
     """Whether a row has another number of words than its line because a subword is unknown: ``<unk>`` has no mark that
-    says whether the word goes on."""
-    return isinstance(found, list) and len(found) != len(words.words) and any(words.is_unknown)
+    says whether the word goes on. The words before the first such word are the same, and those at the end, after the
+    word behind the last one."""
+    if not isinstance(found, list) or len(found) == len(words.words) or not any(words.is_unknown):
+        return False
+    before = words.words[: words.is_unknown.index(True)]
+    after = words.words[::-1][: max(words.is_unknown[::-1].index(True) - 1, 0)]
+    pairs = [*zip(found, before), *zip(found[::-1], after)]
+    return len(found) >= len(before) + len(after) and all(fits(given, word) for given, word in pairs)
 
 
 def check_words(place: str, found: object, words: Words, row: str) -> None:
     """Raise UserError unless the words of a line are the words of a row; an unknown word of the row fits any word."""
     given_words = found if isinstance(found, list) else []
     is_equal = [
-        is_unknown or (isinstance(given, str) and word in (given, unescape(given)))
-        for given, word, is_unknown in zip(given_words, words.words, words.is_unknown)
+        is_unknown or fits(given, word) for given, word, is_unknown in zip(given_words, words.words, words.is_unknown)
     ]
     if all(is_equal) and isinstance(found, list) and len(found) == len(words.words):
         return
