@@ -135,8 +135,17 @@ class Candidates:
         self.source_lengths = np.asarray(self.dataset.sizes)[self.rows]
         self.target_lengths = np.array([len(self.targets[row]) for row in self.rows])
         streams = getattr(self.dataset, "streams", ())  # fairseq's own task has none
+        self.reads_preceding = any(isinstance(stream, PrecedingStream) for stream in streams)
         concatenated = (stream for stream in streams if isinstance(stream, ConcatenatedSentences))
         self.concatenated = [stream for stream in concatenated if stream.options.concatenate_preceding_target]
+        self._check_context(inference, examples)
+        self._check_lengths(inference, examples)
+
+    def _is_ambiguous(self, rows: np.ndarray) -> bool:
+        right, *wrong = (self.targets[row] for row in rows.tolist())
+        return any(torch.equal(right, tokens) for tokens in wrong)
+
+    def _check_context(self, inference: Inference, examples: Sequence[Example]) -> None:
         for example in examples if self.concatenated else []:
             if example.preceding and example.preceding_targets is None:
                 raise UserError(
@@ -144,17 +153,11 @@ class Candidates:
                     f"{inference.path} reads: give --preceding-target, or --documents with the subtitles of both "
                     f"languages, of the release that has its reference"
                 )
-        reads_preceding = any(isinstance(stream, PrecedingStream) for stream in streams)
-        if reads_preceding and not any(example.preceding for example in examples):
+        if self.reads_preceding and not any(example.preceding for example in examples):
             logger.warning(
                 f"{inference.path} reads preceding sentences, but no example has any (see --preceding, --documents): "
                 f"every example is scored as the first sentence of a document"
             )
-        self._check_lengths(inference, examples)
-
-    def _is_ambiguous(self, rows: np.ndarray) -> bool:
-        right, *wrong = (self.targets[row] for row in rows.tolist())
-        return any(torch.equal(right, tokens) for tokens in wrong)
 
     def _check_lengths(self, inference: Inference, examples: Sequence[Example]) -> None:
         owners = [example for example in examples for _ in example.translations]

@@ -160,7 +160,7 @@ class ContextModel(FairseqEncoderDecoderModel):
             return super().load_state_dict(state_dict, *arguments, **options)
         except RuntimeError as error:  # fairseq reports that the architectures do not match
             own = self.own_parameters()
-            if isinstance(error, UserError) or not own or any(name in state_dict for name in own):
+            if not own or any(name in state_dict for name in own):
                 raise
             names = ", ".join(mechanism.name for mechanism in self.mechanisms)
             raise UserError(

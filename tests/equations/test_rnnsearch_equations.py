@@ -478,6 +478,8 @@ def test_half_precision() -> None:
     try:
         found = attention(state, memory)
     except RuntimeError as error:
+        if torch.__version__ >= "2":
+            raise
         pytest.skip(f"this torch has no half precision on a CPU: {error}")
     exact = memory._replace(keys=keys.double(), values=keys.double())
     expected = attention.double()(state.double(), exact)

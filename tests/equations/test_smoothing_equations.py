@@ -355,8 +355,10 @@ def test_half_precision(network: dict[str, Any], words: dict[str, Any], dtype: t
     expected = smoothing(EMBEDDING(tokens), tokens, tokens.size(1))
     try:
         smoothed = smoothing.to(dtype)(EMBEDDING(tokens).to(dtype), tokens, tokens.size(1))
-    except RuntimeError as error:  # torch 1.12 on a CPU
-        pytest.skip(str(error))
+    except RuntimeError as error:
+        if torch.__version__ >= "2":
+            raise
+        pytest.skip(f"this torch has no half precision on a CPU: {error}")
     assert smoothed.dtype == dtype
     torch.testing.assert_close(smoothed.double(), expected, rtol=0, atol=0.1)
 
