@@ -9,9 +9,9 @@
 A translation's score is its log-probability: the sum over its tokens, end of sentence included. With ``--normalize`` it
 is the mean, which is the score of fairseq's ``SequenceScorer``. A model is right about an example if the right
 translation scores higher than every wrong one. Translations that differ only in words unknown to the model are the same
-to it, and such an example counts as wrong; the report says how many there are. A model reads as many of the preceding
-sentences as it was trained with, or none. A model that also reads the preceding translations
-(``--concatenate-preceding-target``) is given those of the test set.
+to it, and such an example counts as wrong; the report says how many there are, and how many of the tokens are unknown.
+A model reads as many of the preceding sentences as it was trained with, or none. A model that also reads the preceding
+translations (``--concatenate-preceding-target``) is given those of the test set.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 import argparse
 import logging
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -132,6 +132,10 @@ class Candidates:
         self.padding, self.eos = task.target_dictionary.pad(), task.target_dictionary.eos()
         # In how many examples a wrong translation has the tokens of the right one: the words that differ are unknown.
         self.ambiguous = sum(map(self._is_ambiguous, np.split(self.rows, _starts(examples))))
+        self.unknown = {
+            "source": _unknown_fraction([self.lines[row] for row in self.rows], task.source_dictionary),
+            "target": _unknown_fraction([self.targets[row] for row in self.rows], task.target_dictionary),
+        }
         self.source_lengths = np.asarray(self.dataset.sizes)[self.rows]
         self.target_lengths = np.array([len(self.targets[row]) for row in self.rows])
         streams = getattr(self.dataset, "streams", ())  # fairseq's own task has none
@@ -199,6 +203,10 @@ def _tokens(dictionary: Dictionary, text: str) -> Tensor:
     return ids.long()
 
 
+def _unknown_fraction(sentences: List[Tensor], dictionary: Dictionary) -> float:
+    return float((torch.cat(sentences) == dictionary.unk()).float().mean())
+
+
 def _starts(examples: Sequence[Example]) -> np.ndarray:
     """Where the translations of every example but the first begin among those of all."""
     return np.cumsum([len(example.translations) for example in examples])[:-1]
@@ -210,11 +218,13 @@ class ModelScores(NamedTuple):
     examples: as the model reads them
     scores: of each example's translations, (translations,)
     ambiguous: the number of examples in which a wrong translation has the tokens of the right one
+    unknown: the fraction of the tokens of each side, source and target, that are not in the model's dictionary
     """
 
     examples: List[Example]
     scores: List[np.ndarray]
     ambiguous: int
+    unknown: Mapping[str, float]
 
 
 def score_examples(inference: Inference, examples: List[Example], args: argparse.Namespace) -> ModelScores:
@@ -226,7 +236,7 @@ def score_examples(inference: Inference, examples: List[Example], args: argparse
         for row, log_probs in zip(batch["id"].tolist(), token_log_probs(inference, batch)):
             scores[row] = float(log_probs.mean() if args.normalize else log_probs.sum())
     in_order = np.array([scores[row] for row in candidates.rows])
-    return ModelScores(examples, np.split(in_order, _starts(examples)), candidates.ambiguous)
+    return ModelScores(examples, np.split(in_order, _starts(examples)), candidates.ambiguous, candidates.unknown)
 
 
 # --- accuracy
@@ -369,12 +379,21 @@ def score_test_set(args: argparse.Namespace, path: str) -> ModelScores:
     return score_examples(inference, read_examples(args, inference), args)
 
 
+def unknown_notes(names: Sequence[str], systems: Sequence[ModelScores]) -> List[str]:
+    """A line for each model to which some of the text is unknown, as fairseq-preprocess prints it."""
+    return [
+        f"{name}: {system.unknown['source']:.2%} of the source tokens and {system.unknown['target']:.2%} of the target "
+        f"tokens are unknown (see --tokenizer and --bpe)"
+        for name, system in zip(names, systems)
+        if any(system.unknown.values())
+    ]
+
+
 def ambiguity_notes(names: Sequence[str], systems: Sequence[ModelScores]) -> List[str]:
     """A line for each model to which the translations of some example are the same."""
     return [
         f"{name}: in {system.ambiguous:,} of {len(system.examples):,} examples, which count as wrong, a wrong "
-        f"translation has the tokens of the right one, because the words that differ are unknown (see --tokenizer and "
-        f"--bpe)"
+        f"translation has the tokens of the right one, because the words that differ are unknown"
         for name, system in zip(names, systems)
         if system.ambiguous
     ]
@@ -445,8 +464,9 @@ class ContrastiveAnalysis(Analysis):
                 "paths": dict(zip(names, paths)),
                 "groups": [group.as_dict(names) for group in groups],
                 "ambiguous": {name: system.ambiguous for name, system in zip(names, systems)},
+                "unknown": {name: system.unknown for name, system in zip(names, systems)},
             },
-            footer=ambiguity_notes(names, systems),
+            footer=unknown_notes(names, systems) + ambiguity_notes(names, systems),
             csv=example_table(examples, names, scores),
             figure=lambda: accuracy_figure(groups, names),
         )

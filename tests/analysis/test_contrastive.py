@@ -372,8 +372,13 @@ def test_translations_of_unknown_words_are_counted(
     pairs = {"source": ["q1", "q2"], "reference": ["z1 his", "z1 her"], "contrastive": ["z1 her", "z2 her"]}
     options = [text for name, lines in pairs.items() for text in (f"--{name}", write(tmp_path / name, lines))]
     contrastive(trained, ["plain"], *options, "--names", "plain", "--json", tmp_path / "x.json")
-    assert "plain: in 1 of 2 examples, which count as wrong, a wrong translation has the" in capsys.readouterr().out
-    assert json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))["ambiguous"] == {"plain": 1}
+    printed = capsys.readouterr().out
+    assert "plain: in 1 of 2 examples, which count as wrong, a wrong translation has the" in printed
+    # Of the 12 tokens of the translations, of which 4 are the ends of the sentences.
+    assert "plain: 0.00% of the source tokens and 33.33% of the target tokens are unknown (see --tokenizer" in printed
+    report = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
+    assert report["ambiguous"] == {"plain": 1}
+    assert report["unknown"] == {"plain": {"source": 0.0, "target": pytest.approx(4 / 12)}}
 
 
 def test_a_context_model_without_context_is_named(
