@@ -18,7 +18,7 @@ WORD_MARKS = {"sentencepiece": WORD_START, "wordpiece": "_", "letter": "|", "_EO
 # words, few types of sentencepiece have it, 0.07 in Chinese; and a text of words may have a stray mark.
 MARKED_SHARE = 0.01
 
-Parts = List[Tuple[str, int]]  # the text, without marks, and the position of each token of a word
+Pieces = List[Tuple[str, int]]  # the text, without marks, and the position of each token of a word
 
 
 def check_subwords(dictionary: Dictionary, path: Path, remove_bpe: str, needs_marks: bool = True) -> None:
@@ -48,40 +48,40 @@ def join_subwords(lines: Sequence[str], kind: str) -> List[str]:
     return [data_utils.post_process(line, kind) if WORD_MARKS.get(kind, "") in line else line for line in lines]
 
 
-def group_subwords(tokens: Sequence[str], kind: str) -> Iterator[Parts]:
+def group_subwords(tokens: Sequence[str], kind: str) -> Iterator[Pieces]:
     """The words of a row of tokens; a word is a list of (text, position), one for each of its tokens. ``kind`` is one
     of ``GROUPED``."""
     split = {"subword_nmt": _split_subword_nmt, "sentencepiece": _split_sentencepiece, "none": _split_none}[kind]
     return split(tokens)
 
 
-def _split_subword_nmt(tokens: Sequence[str]) -> Iterator[Parts]:
-    parts: Parts = []
+def _split_subword_nmt(tokens: Sequence[str]) -> Iterator[Pieces]:
+    pieces: Pieces = []
     for position, token in enumerate(tokens):
         continues = token.endswith(SUBWORD_MARK)
-        parts.append((token[: -len(SUBWORD_MARK)] if continues else token, position))
+        pieces.append((token[: -len(SUBWORD_MARK)] if continues else token, position))
         if not continues:
-            yield parts
-            parts = []
-    if parts:
-        yield parts
+            yield pieces
+            pieces = []
+    if pieces:
+        yield pieces
 
 
-def _split_sentencepiece(tokens: Sequence[str]) -> Iterator[Parts]:
-    """A token may contain the parts of several words; it then belongs to each of these words."""
-    parts: Parts = []
+def _split_sentencepiece(tokens: Sequence[str]) -> Iterator[Pieces]:
+    """A token may contain the pieces of several words; it then belongs to each of these words."""
+    pieces: Pieces = []
     for position, token in enumerate(tokens):
         rest, *starts = token.split(WORD_START)
         if rest:
-            parts.append((rest, position))
+            pieces.append((rest, position))
         for text in starts:
-            if any(part for part, _ in parts):
-                yield parts
-                parts = []
-            parts.append((text, position))
-    if any(part for part, _ in parts):
-        yield parts
+            if any(piece for piece, _ in pieces):
+                yield pieces
+                pieces = []
+            pieces.append((text, position))
+    if any(piece for piece, _ in pieces):
+        yield pieces
 
 
-def _split_none(tokens: Sequence[str]) -> Iterator[Parts]:
+def _split_none(tokens: Sequence[str]) -> Iterator[Pieces]:
     return ([(token, position)] for position, token in enumerate(tokens))
