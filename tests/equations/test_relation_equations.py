@@ -24,6 +24,7 @@ from tests.helpers.models import (
     check_words,
     make_batch,
     make_model,
+    multiplies_float16,
     norm_order_options,
     save_parameters,
     vector,
@@ -267,7 +268,7 @@ def test_gradients(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("operation", ["fill", "multiply"])
-@pytest.mark.skipif(torch.__version__ < "2", reason="torch 1.12 multiplies no float16 on the CPU")
+@multiplies_float16
 def test_half_precision_without_nan(operation: str) -> None:
     """With padding, and with positions that see nothing but themselves."""
     model = build_model("fra_transformer", relation_mask_operation=operation, encoder_layers=3).half()

@@ -30,6 +30,7 @@ from tests.helpers.models import (
     TARGETS,
     make_batch,
     make_task,
+    multiplies_float16,
 )
 from tests.helpers.reference_rnnsearch import (
     GATES,
@@ -465,6 +466,7 @@ def test_output_dropout_is_of_what_the_output_layer_reads() -> None:
     torch.testing.assert_close(logits, features @ model.decoder.output_projection.weight.T, rtol=0, atol=1e-10)
 
 
+@multiplies_float16
 @torch.no_grad()
 def test_half_precision() -> None:
     """The scores keep their digits in float16. (With logistic functions each would have a constant part of 2048.)"""
@@ -475,12 +477,7 @@ def test_half_precision() -> None:
     keys = (0.01 * torch.randn(2, 5, 512, generator=generator)).half()
     memory = AttentionMemory(keys, keys, torch.tensor([[False] * 5, [True, True, False, False, False]]))
     state = torch.zeros(4, 8).half()
-    try:
-        found = attention(state, memory)
-    except RuntimeError as error:
-        if torch.__version__ >= "2":
-            raise
-        pytest.skip(f"this torch has no half precision on a CPU: {error}")
+    found = attention(state, memory)
     exact = memory._replace(keys=keys.double(), values=keys.double())
     expected = attention.double()(state.double(), exact)
     assert found.dtype == torch.half and found[2:, :2].eq(0).all()

@@ -17,7 +17,7 @@ from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.parts import embed_words
 from fairseq_ctxgates.smoothing.context_aware_smoothing import ContextAwareSmoothing
 from fairseq_ctxgates.smoothing.mechanism import EmbeddingSmoothing, SmoothingConfig
-from tests.helpers.models import DICTIONARY, EOS, PAD
+from tests.helpers.models import DICTIONARY, EOS, PAD, multiplies_float16
 
 UNK = DICTIONARY.unk()
 DIM = 3
@@ -345,7 +345,7 @@ def test_gradients_are_zero_where_no_word_is_unknown(side: str, network: dict[st
         assert parameter.grad is not None and torch.count_nonzero(parameter.grad) == 0
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, pytest.param(torch.float16, marks=multiplies_float16)])
 @pytest.mark.parametrize("words", WORDS)
 @pytest.mark.parametrize("network", [NETWORKS[1], NETWORKS[2]])
 @torch.no_grad()
@@ -353,12 +353,7 @@ def test_half_precision(network: dict[str, Any], words: dict[str, Any], dtype: t
     tokens = collate(SENTENCES)
     smoothing = make_smoothing("encoder", **network, **words)
     expected = smoothing(EMBEDDING(tokens), tokens, tokens.size(1))
-    try:
-        smoothed = smoothing.to(dtype)(EMBEDDING(tokens).to(dtype), tokens, tokens.size(1))
-    except RuntimeError as error:
-        if torch.__version__ >= "2":
-            raise
-        pytest.skip(f"this torch has no half precision on a CPU: {error}")
+    smoothed = smoothing.to(dtype)(EMBEDDING(tokens).to(dtype), tokens, tokens.size(1))
     assert smoothed.dtype == dtype
     torch.testing.assert_close(smoothed.double(), expected, rtol=0, atol=0.1)
 

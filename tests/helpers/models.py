@@ -48,6 +48,8 @@ runs_stock_encoder = pytest.mark.xfail(
     strict=True,
     reason="fairseq 0.12.2's encoder layer calls torch's fast path in a way that torch 2 refuses",
 )
+# A test that multiplies in half precision.
+multiplies_float16 = pytest.mark.skipif(torch.__version__ < "2", reason="torch 1 multiplies no float16 on a CPU")
 # Word ids of three sentences, without the end of sentence; each source and each target has another length.
 SOURCES = [[4, 5, 6, 7, 8], [9, 10], [11, 12, 13]]
 TARGETS = [[14, 15, 16], [17, 18, 19, 4, 5], [6]]

@@ -43,6 +43,7 @@ from tests.helpers.fairseq_commands import (
     validate,
     write_gate_labels,
 )
+from tests.helpers.models import multiplies_float16
 from tests.helpers.trained import Trained, train_models
 from warm_python import WarmPython
 
@@ -159,7 +160,7 @@ def test_layer_drop(trained: Trained, unlabelled: Path, tmp_path: Path) -> None:
     assert len(found) == 12
 
 
-@pytest.mark.skipif(torch.__version__ < "2", reason="torch 1.12 multiplies no float16 matrices on the CPU")
+@multiplies_float16
 def test_float16(trained: Trained, tmp_path: Path) -> None:
     """Without a GPU fairseq trains in half precision only with --memory-efficient-fp16."""
     common = (*GATED, "--share-all-embeddings", "--max-epoch", 1, "--no-epoch-checkpoints")

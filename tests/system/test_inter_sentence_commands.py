@@ -44,6 +44,7 @@ from tests.helpers.fairseq_commands import (
     train,
     train_losses,
 )
+from tests.helpers.models import multiplies_float16
 from tests.helpers.trained import Trained
 
 
@@ -90,10 +91,7 @@ def test_a_flag_that_the_preset_sets_may_be_given(trained: Trained, tmp_path: Pa
     [
         ("--decoder-layerdrop", "0.5"),
         ("--update-freq", 2),
-        pytest.param(
-            ("--memory-efficient-fp16", "--fp16-init-scale", 4),
-            marks=pytest.mark.skipif(torch.__version__ < "2", reason="torch 1.12 multiplies no float16 on the CPU"),
-        ),
+        pytest.param(("--memory-efficient-fp16", "--fp16-init-scale", 4), marks=multiplies_float16),
         EVAL_BLEU,
     ],
 )

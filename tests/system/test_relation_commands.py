@@ -45,6 +45,7 @@ from tests.helpers.fairseq_commands import (
     write_gate_labels,
     write_relations,
 )
+from tests.helpers.models import multiplies_float16
 from tests.helpers.trained import Trained, train_models
 
 FRA = ("--arch", "fra_transformer_tiny", "--load-relations", *SMOOTHED)
@@ -143,7 +144,7 @@ def test_all_mechanisms_together(trained: Trained, tmp_path: Path) -> None:
         *(
             pytest.param(
                 ("--memory-efficient-fp16", "--fp16-init-scale", 4, "--relation-mask-operation", operation),
-                marks=pytest.mark.skipif(torch.__version__ < "2", reason="torch 1.12 multiplies no float16 on the CPU"),
+                marks=multiplies_float16,
             )
             for operation in ("fill", "multiply")
         ),
