@@ -16,7 +16,8 @@ import pytest
 import make_corpus
 import probe
 from fairseq_ctxgates import analysis
-from fairseq_ctxgates.analysis.contrastive import accuracies, accuracy_figure, is_right, read_examples, text_encoder
+from fairseq_ctxgates.analysis.contrastive import accuracies, accuracy_figure, is_right, read_examples
+from fairseq_ctxgates.analysis.contrastive_scores import text_encoder
 from fairseq_ctxgates.analysis.contrastive_sets import Example, read_parallel, read_test_set
 from fairseq_ctxgates.analysis.inference import Inference
 from fairseq_ctxgates.analysis.scores import token_log_probs
