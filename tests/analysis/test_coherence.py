@@ -16,7 +16,8 @@ import pytest
 from gensim.models import KeyedVectors
 
 from fairseq_ctxgates import analysis
-from fairseq_ctxgates.analysis.coherence import TrainingText, coherence, coherence_figure, read_vectors
+from fairseq_ctxgates.analysis.coherence import coherence, coherence_figure
+from fairseq_ctxgates.analysis.word_vectors import TrainingText, read_vectors
 from fairseq_ctxgates.errors import UserError
 
 VECTORS = {"a": [1.0, 0.0], "b": [0.0, 1.0], "c": [1.0, 1.0], "no": [0.0, 0.0]}
