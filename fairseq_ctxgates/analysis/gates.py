@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections import defaultdict
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Dict, Iterable, List, Optional
+from typing import TYPE_CHECKING, Dict, List, Optional
 
 import numpy as np
 import torch
@@ -24,6 +23,7 @@ from torch import Tensor
 
 from fairseq_ctxgates.analysis.analysis import Analysis
 from fairseq_ctxgates.analysis.figures import label_tokens, legend_above, line_look, new_figure
+from fairseq_ctxgates.analysis.gate_statistics import BINS, LABEL_NAMES, GateStatistics
 from fairseq_ctxgates.analysis.inference import (
     Inference,
     add_inference_options,
@@ -34,9 +34,7 @@ from fairseq_ctxgates.analysis.options import add_file_option
 from fairseq_ctxgates.analysis.page import Page, PageSentence
 from fairseq_ctxgates.analysis.report import Cell, Result, Table, add_page_option, add_report_options
 from fairseq_ctxgates.context_gates.context_gate import GATES
-from fairseq_ctxgates.context_gates.gate_labels import IGNORE, SOURCE, TARGET
-from fairseq_ctxgates.context_gates.gate_regularized_cross_entropy import gate_hinge
-from fairseq_ctxgates.context_gates.gate_sums import GateSums, gate_sums
+from fairseq_ctxgates.context_gates.gate_labels import IGNORE, SOURCE
 from fairseq_ctxgates.data.side_stream import Batch
 from fairseq_ctxgates.errors import UserError
 
@@ -45,157 +43,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PAGE_SENTENCES = 20
-BINS = 50  # of the histogram, from 0 to 1
-LABEL_NAMES = {SOURCE: "source", TARGET: "target", IGNORE: "–"}
-
-
-@dataclass(frozen=True)
-class GateSummary:
-    """Statistics of the gates of one layer, or of all layers.
-
-    Attributes:
-        mean, variance: over all components
-        dimension_variance: the variance of a dimension over the tokens, averaged over the dimensions
-        agreement: the share of components that agree with their label: above 1/2 for source, below 1/2 for target; None
-            without labels
-        mean_agreement: the share of gates whose mean over the components agrees with their label; None without labels
-        hinge: the regularizer (equation 5) of a component, averaged over components and labelled positions; None
-            without labels
-        mean_hinge: the regularizer of a gate's mean over its components, averaged over labelled positions; None without
-            labels
-    """
-
-    mean: float
-    variance: float
-    dimension_variance: float
-    agreement: Optional[float] = None
-    mean_agreement: Optional[float] = None
-    hinge: Optional[float] = None
-    mean_hinge: Optional[float] = None
-
-
-class _DimensionSums:
-    """Sums over the tokens for each dimension of a layer's gates."""
-
-    def __init__(self) -> None:
-        self.tokens = 0
-        self.sums: np.ndarray = np.zeros(())
-        self.square_sums: np.ndarray = np.zeros(())
-
-    def add(self, z: Tensor) -> None:
-        """Count the gates of some tokens, (tokens, embed dim)."""
-        self.tokens += len(z)
-        self.sums = self.sums + z.double().sum(dim=0).cpu().numpy()
-        self.square_sums = self.square_sums + z.double().square().sum(dim=0).cpu().numpy()
-
-    def mean(self) -> np.ndarray:
-        """(embed dim,)"""
-        mean: np.ndarray = self.sums / self.tokens
-        return mean
-
-    def variance(self) -> np.ndarray:
-        """(embed dim,)"""
-        variance: np.ndarray = np.maximum(self.square_sums / self.tokens - self.mean() ** 2, 0.0)
-        return variance
-
-
-class GateStatistics:
-    """Sums over the gates of any number of batches for each layer, and the summaries computed from them."""
-
-    def __init__(self) -> None:
-        self.sentences = 0
-        self.tokens = 0
-        self.labels = {SOURCE: 0, TARGET: 0}
-        self._sums: Dict[int, GateSums] = {}
-        # By layer, summed over the labelled positions.
-        self._hinges: Dict[int, float] = defaultdict(float)
-        self._mean_hinges: Dict[int, float] = defaultdict(float)
-        self._dimensions: Dict[int, _DimensionSums] = defaultdict(_DimensionSums)
-        self._histograms: Dict[int, np.ndarray] = {}
-
-    def add(self, gates: Dict[int, Tensor], is_token: Tensor, labels: Optional[Tensor] = None) -> None:
-        """Count a batch.
-
-        Args:
-            gates: for each layer number, z, (target length, batch, embed dim)
-            is_token: (batch, target length), false at padding
-            labels: (batch, target length): SOURCE, TARGET or IGNORE; None without labels
-        """
-        self.sentences += is_token.size(0)
-        self.tokens += int(is_token.sum())
-        if labels is not None:
-            for label in self.labels:
-                self.labels[label] += int((labels[is_token] == label).sum())
-        for layer, gate in gates.items():
-            self._sums[layer] = _total([self._sums.get(layer, GateSums()), gate_sums([gate], is_token, labels)])
-            if labels is not None:
-                self._hinges[layer] += float(gate_hinge(gate, labels, "mean")[is_token].sum())
-                self._mean_hinges[layer] += float(gate_hinge(gate, labels, "hinge-of-mean")[is_token].sum())
-            z = gate.transpose(0, 1)[is_token].float()
-            self._dimensions[layer].add(z)
-            counts = torch.histc(z, bins=BINS, min=0, max=1).cpu().numpy().astype(np.int64)
-            self._histograms[layer] = self._histograms.get(layer, 0) + counts
-
-    @property
-    def labelled_tokens(self) -> int:
-        """The number of target positions whose label is SOURCE or TARGET."""
-        return sum(self.labels.values())
-
-    @property
-    def majority_share(self) -> Optional[float]:
-        """The share of the more frequent label, which is the agreement of gates that always choose this label; None
-        without labels."""
-        return max(self.labels.values()) / self.labelled_tokens if self.labelled_tokens else None
-
-    @property
-    def layers(self) -> List[int]:
-        """The numbers of the layers, from 1 at the bottom."""
-        return sorted(self._sums)
-
-    def summary(self, layer: Optional[int] = None) -> GateSummary:
-        """The summary of one layer, or of all layers together with equal weights."""
-        layers = self.layers if layer is None else [layer]
-        sums = _total(self._sums[one] for one in layers)
-        dimension_variance = float(np.mean([self._dimensions[one].variance() for one in layers]))
-        if not self.labelled_tokens:
-            return GateSummary(sums.mean, sums.variance, dimension_variance)
-        labelled_positions = self.labelled_tokens * len(layers)
-        return GateSummary(
-            sums.mean,
-            sums.variance,
-            dimension_variance,
-            agreement=sums.agreement,
-            mean_agreement=sums.mean_agreement,
-            hinge=sum(self._hinges[one] for one in layers) / labelled_positions,
-            mean_hinge=sum(self._mean_hinges[one] for one in layers) / labelled_positions,
-        )
-
-    def dimensions(self, layer: int) -> Dict[str, List[float]]:
-        """The mean and the variance over the tokens of each dimension of a layer's gates."""
-        sums = self._dimensions[layer]
-        return {"mean": sums.mean().tolist(), "variance": sums.variance().tolist()}
-
-    def histogram(self, layer: int) -> np.ndarray:
-        """The number of components of a layer's gates in each of ``BINS`` equal parts of 0 to 1, (bins,)."""
-        return self._histograms[layer]
-
-    def as_dict(self) -> Dict[str, object]:
-        """All statistics, for JSON."""
-        return {
-            "sentences": self.sentences,
-            "target_tokens": self.tokens,
-            "labels": {LABEL_NAMES[label]: count for label, count in self.labels.items()},
-            "majority_share": self.majority_share,
-            "layers": {str(layer): asdict(self.summary(layer)) for layer in self.layers},
-            "all": asdict(self.summary()),
-            "dimensions": {str(layer): self.dimensions(layer) for layer in self.layers},
-            "histogram": {str(layer): self.histogram(layer).tolist() for layer in self.layers},
-        }
-
-
-def _total(sums: Iterable[GateSums]) -> GateSums:
-    """The sums over several batches or layers, in the double precision of Python's floats, which a corpus needs."""
-    return GateSums(*(sum(map(float, values)) for values in zip(*sums)))
 
 
 @torch.no_grad()

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from fairseq_ctxgates import analysis
-from fairseq_ctxgates.analysis.gates import GateStatistics, SentenceGates, describe, gate_figure, histogram_figure
+from fairseq_ctxgates.analysis.gate_statistics import GateStatistics
+from fairseq_ctxgates.analysis.gates import SentenceGates, describe, gate_figure, histogram_figure
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE, SOURCE, TARGET
 from fairseq_ctxgates.data.data_directory import find_splits
 from fairseq_ctxgates.errors import UserError

@@ -19,7 +19,8 @@ from fairseq_ctxgates import analysis
 from fairseq_ctxgates.analysis.attention_entropy import read_attention
 from fairseq_ctxgates.analysis.cxmi_page import chosen_document
 from fairseq_ctxgates.analysis.cxmi_scores import SentenceScores
-from fairseq_ctxgates.analysis.gates import LABEL_NAMES, read_gates
+from fairseq_ctxgates.analysis.gate_statistics import LABEL_NAMES
+from fairseq_ctxgates.analysis.gates import read_gates
 from fairseq_ctxgates.analysis.inference import Inference, reads_preceding
 from fairseq_ctxgates.analysis.page import Page, PageSentence
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE
