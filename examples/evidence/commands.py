@@ -268,10 +268,9 @@ class PartCommands:
 
     def _comparison(self, seed: int, after: Sequence[Job]) -> Job:
         folder = system_folder(self.name, seed)
-        scored = [name for name, system in self._part.systems.items() if system.is_scored]
         names = {
             **self.corpus.names,
-            "checkpoints": " ".join(f"{system_folder(self.name, seed, name)}/{BEST}" for name in scored),
+            "checkpoints": " ".join(f"{system_folder(self.name, seed, name)}/{BEST}" for name in self._part.scored),
             "translations": " ".join(self.translations(seed, row) for row in self._part.rows),
             "folder": folder,
         }

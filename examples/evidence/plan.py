@@ -158,14 +158,34 @@ class Part(Section):
     analyses: Dict[str, str] = {}
 
     @property
+    def scored(self) -> List[str]:
+        """The names of the systems that are scored."""
+        return [name for name, system in self.systems.items() if system.is_scored]
+
+    @property
     def rows(self) -> List[str]:
         """The names of the rows of the table: each scored system, followed by its variants."""
-        scored = {name: system for name, system in self.systems.items() if system.is_scored}
-        return [row for name, system in scored.items() for row in (name, *system.variants)]
+        return [row for name in self.scored for row in (name, *self.systems[name].variants)]
+
+    def only(self, systems: Sequence[str]) -> Part:
+        """The part with these of its systems and those that they start from, and without the analyses that read files
+        of other systems."""
+        kept = {name for name in systems if name in self.systems}
+        for name in reversed(self.systems):
+            if name in kept:
+                kept.add(self.systems[name].starts_from)
+        left_out = [f"$folder/{slug(name)}/" for name in self.systems if name not in kept]
+        analyses = {
+            name: command
+            for name, command in self.analyses.items()
+            if not any(folder in command for folder in left_out)
+        }
+        chosen = {name: system for name, system in self.systems.items() if name in kept}
+        return self.model_copy(update={"systems": chosen, "analyses": analyses})
 
     @model_validator(mode="after")
     def _systems_fit(self) -> Part:
-        if not self.rows:
+        if not self.scored:
             raise ValueError("systems: none is scored")
         if len(set(self.seeds)) != len(self.seeds) or not self.seeds:
             raise ValueError("seeds: give each seed once")
@@ -194,6 +214,24 @@ class Plan(Section):
     corpora: Dict[str, Corpus] = {}
     measures: Dict[str, Measure] = {}
     parts: Dict[str, Part] = {}
+
+    def only(self, parts: Sequence[str], systems: Sequence[str]) -> Plan:
+        """The plan with only these parts, and with only these of their scored systems; all if none is named.
+
+        Raises:
+            UserError: the plan has no such part, or none of the parts has such a system
+        """
+        for name in parts:
+            if name not in self.parts:
+                raise UserError(f"the plan has no part {name!r}; its parts are {', '.join(self.parts)}")
+        chosen = {name: self.parts[name] for name in parts or self.parts}
+        known = dict.fromkeys(system for part in chosen.values() for system in part.scored)
+        for system in systems:
+            if system not in known:
+                raise UserError(f"no part has a system {system!r}; the systems are {', '.join(map(repr, known))}")
+        if systems:
+            chosen = {name: part.only(systems) for name, part in chosen.items() if {*systems} & {*part.scored}}
+        return self.model_copy(update={"parts": chosen})
 
     @model_validator(mode="after")
     def _names_are_defined(self) -> Plan:

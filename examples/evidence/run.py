@@ -47,6 +47,9 @@ def get_parser() -> argparse.ArgumentParser:
         "--directory", type=Path, metavar="DIR", help="where everything is made (default: evidence/<name of the plan>)"
     )
     parser.add_argument("--parts", nargs="+", metavar="NAME", help="only these parts of the plan (default: all)")
+    parser.add_argument(
+        "--systems", nargs="+", metavar="NAME", help="only these systems of the parts, and those that they start from"
+    )
     parser.add_argument("--seeds", nargs="+", type=int, metavar="N", help="these seeds in place of the plan's")
     parser.add_argument(
         "--jobs",
@@ -75,24 +78,18 @@ def directory_of(args: argparse.Namespace) -> Path:
 
 
 class Experiments:
-    """The parts of a plan that are run.
-
-    Raises:
-        UserError: the plan has no such part
-    """
+    """The parts of a plan that are run."""
 
     def __init__(self, plan: Plan, args: argparse.Namespace) -> None:
         self._plan, self._args = plan, args
         self._directory = directory_of(args)
-        names = args.parts or list(plan.parts)
-        for name in names:
-            if name not in plan.parts:
-                raise UserError(f"{args.plan} has no part {name!r}; its parts are {', '.join(plan.parts)}")
-        wanted = [plan.parts[part].corpus for part in names] if plan.parts else list(plan.corpora)
+        wanted = [part.corpus for part in plan.parts.values()] if plan.parts else list(plan.corpora)
         texts = args.texts.resolve()
         self._corpora = {name: CorpusCommands(name, plan.corpora[name], texts) for name in dict.fromkeys(wanted)}
         more = MoreOptions(args.train, args.budget, args.generate)
-        self._parts = {name: PartCommands(name, plan, self._corpora[plan.parts[name].corpus], more) for name in names}
+        self._parts = {
+            name: PartCommands(name, plan, self._corpora[part.corpus], more) for name, part in plan.parts.items()
+        }
 
     def jobs(self) -> List[Job]:
         """The corpora, then the parts."""
@@ -149,7 +146,7 @@ def run(args: argparse.Namespace) -> None:
         UserError: the plan or a corpus cannot be read
         SystemExit: a command failed, or as :meth:`Runner.check`
     """
-    experiments = Experiments(read_plan(args.plan), args)
+    experiments = Experiments(read_plan(args.plan).only(args.parts or [], args.systems or []), args)
     console = Console()
     directory = directory_of(args)
     environment = {TEXTS: str(args.texts.resolve()), EXAMPLES: str(HERE.parent)}

@@ -127,6 +127,7 @@ def test_a_list_is_no_plan(tmp_path: Path) -> None:
         ),
         (('make: "touch $text"', "text: toy"), [], r"toy/train\.en \(or \.gz\) not found: .* by --texts"),
         (("lr 1", "lr 2"), ["--parts", "second"], "has no part 'second'; its parts are first"),
+        (("lr 1", "lr 2"), ["--systems", "gates"], "no part has a system 'gates'; the systems are 'plain', 'gated'"),
     ],
 )
 def test_a_run_with_a_mistake_is_refused_at_once(
@@ -159,6 +160,18 @@ def test_only_corpora_that_a_part_reads_are_made_ready(tmp_path: Path, capsys: p
     options = ["--directory", str(tmp_path / "evidence"), "--dry-run"]
     run.main([str(write_plan(tmp_path, corpora)), *options])
     assert "corpora/toy" in capsys.readouterr().out
+
+
+def test_systems_that_are_named_are_run_with_those_that_they_start_from() -> None:
+    plan = read_plan(PLANS[0].parent / "dialogues.yaml")
+    chosen = plan.only([], ["gate, 1", "rnnsearch"])
+    assert list(chosen.parts) == ["preceding-sentence", "several-sentences"]
+    assert list(chosen.parts["preceding-sentence"].systems) == ["start", "rnnsearch"]
+    assert list(chosen.parts["several-sentences"].systems) == ["start", "gate, 1"]
+    # The others read the models of systems that are left out.
+    assert list(chosen.parts["preceding-sentence"].analyses) == ["pronouns", "coherence"]
+    assert list(chosen.parts["several-sentences"].analyses) == ["pronouns"]
+    assert plan.only(["gates"], []).parts == {"gates": plan.parts["gates"]} and plan.only([], []) == plan
 
 
 @pytest.mark.process
