@@ -120,6 +120,8 @@ class Mechanism(Generic[Options]):
             has the value None for the top layer; a mechanism without such an option has parts in all layers
         layers: the numbers of the decoder layers with its parts, from 1 at the bottom, in ascending order
         initial_options: the options that only decide initial values of parameters; a trained model does not read them
+        computing_options: the options that decide what a trained model computes from its parameters, but the shape of
+            none; a warm start from a model with this mechanism keeps them
         architectures: the architectures that it adds, by backbone and by name: for each, the defaults that differ
         streams: every side stream that it may read; their options belong to the task
 
@@ -137,6 +139,7 @@ class Mechanism(Generic[Options]):
     switch: ClassVar[str]
     layers_option: ClassVar[Optional[str]] = None
     initial_options: ClassVar[Tuple[str, ...]] = ()
+    computing_options: ClassVar[Tuple[str, ...]] = ()
     architectures: ClassVar[Mapping[str, Mapping[str, Defaults]]] = {}
     streams: ClassVar[Tuple[Type[SideStream], ...]] = ()
 
@@ -151,7 +154,12 @@ class Mechanism(Generic[Options]):
     @property
     def is_on(self) -> bool:
         """Whether the model has this mechanism."""
-        return getattr(self.options, self.switch) not in (False, None, "none")
+        return self.is_on_in(self.options)
+
+    @classmethod
+    def is_on_in(cls, options: object) -> bool:
+        """Whether options, as attributes, turn this mechanism on; those of old checkpoints may lack them."""
+        return getattr(options, cls.switch, None) not in (False, None, "none")
 
     @property
     def names_layers(self) -> bool:

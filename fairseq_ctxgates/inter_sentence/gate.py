@@ -107,7 +107,7 @@ class PrecedingContext(SourceContextPart):
         """c_a, (target length, batch, embed dim), and the weights of attention, (heads, batch, target length, preceding
         length), if asked for."""
         added = layer_input.added
-        preceding = EncodedSentence(added["preceding_out"], added.get("preceding_padding_mask"))
+        preceding = EncodedSentence(added["preceding_out"], added["preceding_padding_mask"])
         return attend(self.attention, query, preceding, layer_input.incremental_state, ATTENTION in layer_input.returns)
 
 

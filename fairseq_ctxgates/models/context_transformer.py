@@ -312,14 +312,14 @@ class ContextTransformerDecoder(ContextDecoder, TransformerDecoderBase):
             returns: the names of gates and attention weights to return
             arguments: the same for each layer, see :meth:`ContextDecoderLayer.forward`
         """
-        padding_mask = encoder_out["encoder_padding_mask"]
+        (padding_mask,) = encoder_out["encoder_padding_mask"]
         arguments.update(added_tensors(encoder_out, FAIRSEQ_ENCODER_OUT), returns=returns)
         results = LayerResults([x], None, {name: {} for name in returns})
         for layer in self.layers:
             x, attention, *returned = layer(
                 x,
                 encoder_out["encoder_out"][0],
-                padding_mask[0] if padding_mask else None,
+                padding_mask,
                 need_attn=layer.number == attention_layer,
                 **arguments,
             )

@@ -66,7 +66,7 @@ class ContextDecoderLayer(TransformerDecoderLayerBase):
         self,
         x: Tensor,
         encoder_out: Tensor,
-        encoder_padding_mask: Optional[Tensor] = None,
+        encoder_padding_mask: Tensor,
         incremental_state: Optional[IncrementalState] = None,
         self_attn_mask: Optional[Tensor] = None,
         self_attn_padding_mask: Optional[Tensor] = None,

@@ -5,7 +5,7 @@ from argparse import Namespace
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Collection, Dict, Iterable, List, Mapping, Optional
+from typing import Any, Collection, Dict, Iterable, List, Mapping, Optional, Sequence
 
 import torch
 from fairseq.dataclass import FairseqDataclass
@@ -15,6 +15,7 @@ from fairseq_ctxgates.checkpoints.loading import load_checkpoint
 from fairseq_ctxgates.compat import is_obsolete
 from fairseq_ctxgates.configuration import as_flag
 from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.mechanism import Mechanism
 from fairseq_ctxgates.models.context_model import ContextModel
 from fairseq_ctxgates.models.input_options import find_needs
 from fairseq_ctxgates.modules.norm_order import NormOrder
@@ -35,7 +36,7 @@ class WarmStartConfig(FairseqDataclass):
     )
 
 
-# The options that decide what a model computes from its parameters, but the shape of none.
+# The backbones' options that decide what a model computes from its parameters, but the shape of none.
 COMPUTING_OPTIONS = (
     *("encoder_attention_heads", "decoder_attention_heads", "activation_fn"),
     *("no_scale_embedding", "no_token_positional_embeddings"),
@@ -63,7 +64,8 @@ def warm_start(model: ContextModel, path: str, options: object) -> None:
         checkpoint = load_checkpoint(Path(path))
     except UserError as error:
         raise UserError(f"--warm-start {error}") from error
-    _check_options(_trained_options(checkpoint), computing_options(options), path)
+    trained = computing_options(_trained_options(checkpoint), model.mechanisms)
+    _check_options(trained, computing_options(options, model.mechanisms), path)
     state = checkpoint["model"]
     model.upgrade_state_dict(state)
     for entry in find_needs(state):  # the new model may be given another input
@@ -82,24 +84,28 @@ def warm_start(model: ContextModel, path: str, options: object) -> None:
     )
 
 
-def computing_options(options: object) -> Dict[str, str]:
-    """Those of :data:`COMPUTING_OPTIONS` that a model has, and the norm order of a Transformer's decoder, as text.
+def computing_options(options: object, mechanisms: Sequence[Mechanism]) -> Dict[str, str]:
+    """Those of :data:`COMPUTING_OPTIONS` that a model has, the norm order of a Transformer's decoder, and those of the
+    mechanisms that it has, as text.
 
     Args:
         options: the model's, as attributes; those of old checkpoints lack some
+        mechanisms: the model may have others
     """
-    values = {name: getattr(options, name) for name in COMPUTING_OPTIONS if hasattr(options, name)}
+    of_mechanisms = (name for one in mechanisms if one.is_on_in(options) for name in one.computing_options)
+    names = [name for name in (*COMPUTING_OPTIONS, *of_mechanisms) if hasattr(options, name)]
+    values = {name: getattr(options, name) for name in names}
     if hasattr(options, "decoder_normalize_before"):
         plain = NormOrder.PRE if options.decoder_normalize_before else NormOrder.POST
         values["decoder_norm_order"] = getattr(options, "decoder_norm_order", None) or plain.value
     return {name: str(value) for name, value in values.items()}
 
 
-def _trained_options(checkpoint: Mapping[str, Any]) -> Dict[str, str]:
-    """The :func:`computing_options` of a checkpoint, in the form of any version of fairseq."""
+def _trained_options(checkpoint: Mapping[str, Any]) -> object:
+    """The options of a checkpoint's model, as attributes; any version of fairseq may have saved it."""
     groups = checkpoint.get("cfg")
     options = groups.get("model") if groups else checkpoint.get("args")
-    return computing_options(Namespace(**options) if isinstance(options, Mapping) else options)
+    return Namespace(**options) if isinstance(options, Mapping) else options
 
 
 def _check_options(trained: Mapping[str, str], own: Mapping[str, str], path: str) -> None:

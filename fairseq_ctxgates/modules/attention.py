@@ -18,12 +18,12 @@ IncrementalState = Dict[str, Dict[str, Any]]  # fairseq's: what decoding steps k
 class EncodedSentence(NamedTuple):
     """The states of an encoded sentence, and its padding mask, true at padding.
 
-    On the Transformer, their shapes are (length, batch, embed dim) and (batch, length), and the mask is None when
-    nothing is padded; on RNNSearch, (sentences, length, context dim) and (sentences, length).
+    On the Transformer, their shapes are (length, batch, embed dim) and (batch, length); on RNNSearch, (sentences,
+    length, context dim) and (sentences, length).
     """
 
     states: Tensor
-    padding_mask: Optional[Tensor]
+    padding_mask: Tensor
 
 
 class SentenceMemory(NamedTuple):
@@ -40,15 +40,7 @@ class SentenceMemory(NamedTuple):
     rows: int
 
 
-class RenamedAttention(MultiheadAttention):
-    """Attention of our own; its dropout has the same name in ``--retain-dropout-modules`` as that of fairseq's."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.dropout_module.module_name = MultiheadAttention.__name__
-
-
-class SentenceAttention(RenamedAttention):
+class SentenceAttention(MultiheadAttention):
     """fairseq's attention between decoder and encoder, but decoding steps read a sentence once for all of its beams.
     The parameters are those of fairseq's attention."""
 
@@ -80,8 +72,7 @@ class SentenceAttention(RenamedAttention):
         keys = (self.k_proj(sentence.states) * self.scaling).view(size).permute(1, 2, 0)
         values = self.v_proj(sentence.states).view(size).transpose(0, 1)
         mask = keys.new_zeros(sentences, 1, length)
-        if sentence.padding_mask is not None:
-            mask.masked_fill_(sentence.padding_mask.unsqueeze(1), float("-inf"))
+        mask.masked_fill_(sentence.padding_mask.unsqueeze(1), float("-inf"))
         return SentenceMemory(
             keys.contiguous(), values.contiguous(), mask.repeat_interleave(self.num_heads, dim=0), rows
         )

@@ -1,11 +1,16 @@
 """Dropout that draws fewer random numbers on a CPU."""
 
+from typing import Optional
+
 import torch
 import torch.nn.functional as F
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 _LEVELS = 1 << 16
+
+# The names of the dropout of fairseq's encoder and decoder, which are not those of their classes.
+_NAMES_IN_FAIRSEQ = {"TransformerEncoderBase": "TransformerEncoder", "TransformerDecoderBase": "TransformerDecoder"}
 
 
 class Dropout(FairseqDropout):
@@ -32,5 +37,14 @@ def replace_dropout(model: nn.Module) -> None:
     for parent in model.modules():
         for name, child in parent.named_children():
             if type(child) is FairseqDropout:
-                replacement = Dropout(child.p, module_name=child.module_name)
-                setattr(parent, name, replacement)
+                setattr(parent, name, Dropout(child.p, module_name=_name_of(child, parent)))
+
+
+def _name_of(dropout: FairseqDropout, parent: nn.Module) -> Optional[str]:
+    """The name of a module's dropout in ``--retain-dropout-modules``. fairseq gives it that of the module's class; a
+    class that extends one of fairseq's keeps that one's name, so that the option means the same for our models."""
+    if dropout.module_name != type(parent).__name__:
+        return dropout.module_name
+    names = (base.__name__ for base in type(parent).__mro__ if base.__module__.startswith("fairseq."))
+    name = next(names, dropout.module_name)
+    return _NAMES_IN_FAIRSEQ.get(name, name)

@@ -9,12 +9,12 @@ from typing import Dict, Optional, Tuple, Type
 
 import torch
 from fairseq import utils
+from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
 from fairseq_ctxgates.modules.attention import (
     EncodedSentence,
     IncrementalState,
-    RenamedAttention,
     SentenceAttention,
     attend,
 )
@@ -172,7 +172,7 @@ class RelationContext(SourceContextPart):
             attention.reorder_incremental_state(incremental_state[STATE_NAME], new_order)
 
 
-class MultiplyingAttention(RenamedAttention):
+class MultiplyingAttention(MultiheadAttention):
     """Self-attention whose scores are multiplied by a mask of ones and zeros (Li, Zhu et al. 2022, equation 8, with
     the product of equation 7),
 

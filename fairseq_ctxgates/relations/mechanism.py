@@ -66,6 +66,7 @@ class FactualRelations(Mechanism[RelationFusionConfig]):
     configs = {TRANSFORMER: RelationFusionConfig}
     switch = "relation_fusion"
     layers_option = "relation_layers"
+    computing_options = ("relation_lambda", MASK_OPERATION)
     architectures = {TRANSFORMER: {"fra_transformer": {"relation_fusion": "transform"}}}
     streams = (Relations,)
 

@@ -67,6 +67,7 @@ class EmbeddingSmoothing(Mechanism[SmoothingConfig]):
     name = "smoothing"
     configs = {TRANSFORMER: SmoothingConfig, RNNSEARCH: SmoothingConfig}
     switch = "smoothing"
+    computing_options = ("smoothing_words", "smoothing_combine", "smoothing_activation")
     architectures = {
         TRANSFORMER: {"car_transformer": {"smoothing": "fcwm"}},
         RNNSEARCH: {"car_rnnsearch": {"smoothing": "fcwm"}},

@@ -68,7 +68,7 @@ def test_attention_drops_in_a_decoding_step_what_it_drops_otherwise() -> None:
     attention = SentenceAttention(12, 3, dropout=0.1, encoder_decoder_attention=True).double().eval()
     attention.dropout_module.make_generation_fast_("decoder", retain_dropout=True)
     query, states = torch.randn(1, 2, 12, dtype=torch.float64), torch.randn(4, 2, 12, dtype=torch.float64)
-    sentence = EncodedSentence(states, None)
+    sentence = EncodedSentence(states, torch.zeros(2, 4, dtype=torch.bool))
     context, weights = attend(attention, query, sentence, need_weights=True)
     found = attend(attention, query, sentence, incremental_state={}, need_weights=True)
     assert_close(found[0], context)

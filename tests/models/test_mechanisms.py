@@ -29,6 +29,7 @@ from fairseq_ctxgates.models.transformer_config import option_values
 from fairseq_ctxgates.models.warm_start import warm_start
 from fairseq_ctxgates.parts import Part
 from tests.helpers.models import DICTIONARY, TINY, build_model, make_batch, make_task, save_parameters
+from tests.helpers.reference_rnnsearch import build_rnnsearch
 
 BATCH = make_batch(sources=[[4, 5, 6], [9, 10]], targets=[[14, 15, 16], [17, 18]])["net_input"]
 NULL: dict[str, Any] = {"inter_sentence_ablation": "null"}
@@ -239,6 +240,34 @@ def test_no_warm_start_from_a_model_that_computes_something_else(options: dict[s
     assert model.warm_started_from
     with pytest.raises(UserError, match=f"trained with --{next(iter(options)).replace('_', '-')} "):
         build_model("rcg_transformer", warm_start=str(tmp_path / "plain.pt"), **{**trained, **options})
+
+
+@pytest.mark.parametrize(
+    ("arch", "trained", "options"),
+    [
+        ("ctxgate_rnnsearch", {"context_gate": "both"}, {"context_gate": "target"}),
+        ("fra_transformer", {"relation_fusion": "linear", "relation_lambda": 0.4}, {"relation_lambda": 0.2}),
+        (
+            "fra_transformer",
+            {"relation_fusion": "gate", "relation_mask_operation": "fill"},
+            {"relation_mask_operation": "multiply"},
+        ),
+        ("car_transformer", {"smoothing": "fcwm", "smoothing_words": "all"}, {"smoothing_words": "unknown"}),
+        ("car_transformer", {"smoothing": "ccwm", "smoothing_combine": "add"}, {"smoothing_combine": "replace"}),
+        ("car_transformer", {"smoothing": "ccwm", "smoothing_activation": "tanh"}, {"smoothing_activation": "sigmoid"}),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else value,
+)
+def test_no_warm_start_from_a_mechanism_that_computes_something_else(
+    arch: str, trained: dict[str, Any], options: dict[str, Any], tmp_path: Path
+) -> None:
+    build = build_rnnsearch if arch.endswith("rnnsearch") else build_model
+    torch.save({"model": build(arch, **trained).state_dict(), "cfg": {"model": trained}}, tmp_path / "trained.pt")
+    start: dict[str, Any] = {"warm_start": str(tmp_path / "trained.pt")}
+    assert build(arch, **trained, **start).warm_started_from
+    (name,) = options
+    with pytest.raises(UserError, match=f"trained with --{name.replace('_', '-')} {trained[name]}, and the model"):
+        build(arch, **{**trained, **options}, **start)
 
 
 @pytest.mark.parametrize("arch", ["context_transformer", "isg_transformer", "rcg_transformer"])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from fairseq.modules import FairseqDropout
 from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
 from omegaconf import OmegaConf
 
@@ -134,16 +135,19 @@ def test_padding_changes_nothing(mechanism: str) -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["none", "multiplied by relations"])
-def test_dropout_that_is_retained_has_fairseqs_names(mechanism: str) -> None:
-    """``fairseq-generate --retain-dropout --retain-dropout-modules MultiheadAttention``"""
+def test_dropout_has_fairseqs_names(mechanism: str) -> None:
+    """``fairseq-generate --retain-dropout --retain-dropout-modules TransformerDecoder MultiheadAttention``"""
 
-    def retained(model: Any) -> set[str]:
-        model.make_generation_fast_(retain_dropout=True, retain_dropout_modules=["MultiheadAttention"])
-        return {name for name, module in model.named_modules() if getattr(module, "apply_during_inference", False)}
+    def names(model: Any) -> dict[str, str]:
+        dropouts = ((place, module) for place, module in model.named_modules() if isinstance(module, FairseqDropout))
+        return {place: module.module_name for place, module in dropouts}
 
-    expected = retained(make_model("transformer", from_checkpoint=True))
-    assert any("encoder_attn" in name for name in expected)
-    assert retained(make(mechanism)) == expected
+    expected = names(make_model("transformer", from_checkpoint=True))
+    assert set(expected.values()) == {
+        *("TransformerEncoder", "TransformerEncoderLayerBase"),
+        *("TransformerDecoder", "TransformerDecoderLayerBase", "MultiheadAttention"),
+    }
+    assert names(make(mechanism)) == expected
 
 
 @pytest.mark.parametrize(
