@@ -11,6 +11,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.modules import MultiheadAttention
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from fairseq_ctxgates.compat import (
     EncoderLayer,
@@ -75,6 +76,7 @@ class ContextTransformerEncoder(TransformerEncoderBase):
         super().__init__(cfg, dictionary, embed_tokens)
         self.mechanisms: Sequence[Mechanism] = cfg.mechanisms
         self.attention_heads = cfg.encoder.attention_heads
+        self.layers_run_once = bool(cfg.checkpoint_activations or cfg.quant_noise.pq)
         self.embedding_parts = embedding_parts(cfg.mechanisms, "encoder", embed_tokens, dictionary, self.embed_scale)
         self.encoding_parts = encoding_parts(cfg.mechanisms, cfg.encoder.embed_dim)
 
@@ -103,14 +105,44 @@ class ContextTransformerEncoder(TransformerEncoderBase):
         encoder_input = EncoderInput(src_tokens, inputs, self.dictionary)
         masks, sentences, tensors = encoder_additions(self.mechanisms, encoder_input, FAIRSEQ_ENCODER_OUT)
         batches = [tokens for further in sentences.values() for tokens in further.batches(self.padding_idx)]
-        is_padded, *are_padded = self.are_padded([src_tokens, *batches])
-        encoder_out = self.encode(src_tokens, is_padded, masks, return_all_hiddens, token_embeddings)
-        encoded = [self.encode(tokens, padded)["encoder_out"][0] for tokens, padded in zip(batches, are_padded)]
+        if batches and self.layers_run_once and token_embeddings is None:
+            encoder_out, encoded = self.encode_as_one_batch(src_tokens, batches, masks, return_all_hiddens)
+        else:
+            is_padded, *are_padded = self.are_padded([src_tokens, *batches])
+            encoder_out = self.encode(src_tokens, is_padded, masks, return_all_hiddens, token_embeddings)
+            encoded = [self.encode(tokens, padded)["encoder_out"][0] for tokens, padded in zip(batches, are_padded)]
         encodings = [states.transpose(0, 1) for states in encoded]
         for name, encoding, mask in arranged_encodings(sentences, encodings, self.encoding_parts, self.padding_idx):
             encoder_out[f"{name}_out"] = [encoding.transpose(0, 1).contiguous()]
             encoder_out[f"{name}_padding_mask"] = [mask]
         return {**encoder_out, **tensors}
+
+    def encode_as_one_batch(
+        self, src_tokens: Tensor, batches: Sequence[Tensor], masks: Mapping[str, Tensor], return_all_hiddens: bool
+    ) -> Tuple[EncoderOut, List[Tensor]]:
+        """:meth:`encode` the source and the batches of further sentences, padded to one length, so that each layer runs
+        once. With activation checkpointing, torch's DistributedDataParallel does not allow a layer to run again; with
+        ``--quant-noise-pq``, fairseq would add the noise of the second run to that of the first.
+
+        Returns:
+            what :meth:`encode` returns for the source; and, for each batch, (its length, sentences, embed dim)
+        """
+        rows = [len(tokens) for tokens in (src_tokens, *batches)]
+        length = max(tokens.size(1) for tokens in (src_tokens, *batches))
+        padded = [
+            pad(tokens, (0, length - tokens.size(1)), value=self.padding_idx) for tokens in (src_tokens, *batches)
+        ]
+        wider = length - src_tokens.size(1)
+        # Further sentences see all of their words under a mask, too; what comes of it is not read.
+        masks = {name: pad(mask, (0, wider, 0, wider, 0, sum(rows[1:])), value=True) for name, mask in masks.items()}
+        encoded = self.encode(torch.cat(padded), True, masks, return_all_hiddens)
+        states = encoded["encoder_out"][0].split(rows, dim=1)
+        sentences, words = src_tokens.shape
+        of_source = {
+            name: [one[:words, :sentences] if _is_time_first(name) else one[:sentences, :words] for one in tensors]
+            for name, tensors in encoded.items()
+        }
+        return of_source, [part[: tokens.size(1)] for part, tokens in zip(states[1:], batches)]
 
     def are_padded(self, batches: Sequence[Tensor]) -> List[bool]:
         """For each batch of tokens, whether it has padding. The host waits for the device here, once."""
@@ -189,9 +221,14 @@ class ContextTransformerEncoder(TransformerEncoderBase):
         for name, tensors in encoder_out.items():
             is_shared = name in SHARED or is_shared_by_beams(name)
             chosen = sentences if is_shared else new_order
-            batch = 1 if name.endswith("_out") or name == "encoder_states" else 0
+            batch = 1 if _is_time_first(name) else 0
             reordered[name] = tensors if chosen is None else [one.index_select(batch, chosen) for one in tensors]
         return reordered
+
+
+def _is_time_first(name: str) -> bool:
+    """Whether an entry of the encoder's output is (length, batch, ...) and not (batch, length, ...)."""
+    return name.endswith("_out") or name == "encoder_states"
 
 
 def hidden_positions(masks: Sequence[Tensor], heads: int) -> Tensor:
