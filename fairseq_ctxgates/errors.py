@@ -19,7 +19,8 @@ def one_line(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def exit_on_user_error() -> Iterator[None]:
-    """Print a :class:`UserError` as one line on standard error and exit with status 1, without a traceback.
+    """Print a :class:`UserError`, or that a file cannot be read or written, as one line on standard error and exit with
+    status 1, without a traceback.
 
     If standard output cannot be written, the status is 1 as well. If its reader has ended, as ``head`` does, nothing is
     printed.
@@ -31,6 +32,11 @@ def exit_on_user_error() -> Iterator[None]:
         sys.exit(1)
     except BrokenPipeError as error:
         _exit_without_output(error)
+    except OSError as error:  # where nothing nearer says more, such as for a file that only another user may read
+        if error.filename is None:
+            raise
+        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        sys.exit(1)
     try:
         sys.stdout.flush()  # at exit, the error would be one of Python's shutdown
     except OSError as error:

@@ -84,7 +84,7 @@ def exclusive(path: Path, activity: str) -> Iterator[None]:
         holder = f"{activity} (process {os.getpid()} on {socket.gethostname()}, since {since})\n"
         with suppress(OSError):  # a full disk: the lock works without the text
             os.ftruncate(descriptor, 0)
-            os.write(descriptor, holder.encode("utf-8"))
+            os.write(descriptor, holder.encode("utf-8", "backslashreplace"))
         yield
     finally:
         with suppress(FileNotFoundError):

@@ -32,7 +32,7 @@ from fairseq_ctxgates.analysis.inference import (
 )
 from fairseq_ctxgates.analysis.options import add_file_option
 from fairseq_ctxgates.analysis.page import Page, PageSentence
-from fairseq_ctxgates.analysis.report import Cell, Result, Table, add_page_option, add_report_options
+from fairseq_ctxgates.analysis.report import FORMATS, Cell, Result, Table, add_page_option, add_report_options
 from fairseq_ctxgates.context_gates.context_gate import GATES
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE, SOURCE
 from fairseq_ctxgates.data.side_stream import Batch
@@ -239,7 +239,9 @@ class GateAnalysis(Analysis):
         add_inference_options(parser)
         help = f"the sentence to draw, and the first of the page's {PAGE_SENTENCES} sentences, from 1 (default: 1)"
         parser.add_argument("--sentence", type=int, default=1, metavar="N", help=help)
-        add_file_option(parser, "--histogram", "draw the histogram of all gates to this file", metavar="PNG")
+        add_file_option(
+            parser, "--histogram", f"draw the histogram of all gates to this file ({FORMATS})", metavar="FILE"
+        )
         add_report_options(parser, csv="the table", figure="the gates of one sentence")
         add_page_option(parser, f"the gates of {PAGE_SENTENCES} sentences")
 

@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
 # This package's models and tasks are imported only in functions: those of --user-dir must be registered before them.
 
-# Sentences that are shown are not padded to a multiple of --required-seq-len-multiple. This changes no score.
-UNPADDED = {"required_seq_len_multiple": 1}
+# Sentences that are shown are not padded to a multiple of --required-seq-len-multiple, or to the lengths of
+# --num-batch-buckets. This changes no score.
+UNPADDED = {"required_seq_len_multiple": 1, "num_batch_buckets": 0}
 
 
 class TranslationModel(Protocol):
@@ -281,8 +282,11 @@ class Inference:
 
     def load_split(self, split: str) -> FairseqDataset:
         """The dataset of a split; raises UserError as :meth:`split`, or where its data are damaged."""
+        data = self.split(split)
         for language in self.languages:
-            self.split(split).load_language(language)
+            data.load_language(language)
+        # As the data are, and not as those of training were.
+        self.task.cfg.dataset_impl = "raw" if data.is_text(self.languages[0]) else None
         self.task.load_dataset(split, task_cfg=self.config.task)
         return self.task.dataset(split)
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MISSING = "—"
+FIGURES = (".png", ".pdf", ".svg")  # the formats of figures, by the ending of their file
+FORMATS = f"{', '.join(FIGURES[:-1])} or {FIGURES[-1]}"
 Cell = Union[str, float, None]
 
 
@@ -105,17 +107,17 @@ class Result:
         written: List[Path] = []
         if args.json:
             text = json.dumps(self.report, indent=2, ensure_ascii=False, allow_nan=False)
-            write_whole(args.json, f"{text}\n".encode())
+            write_text(args.json, f"{text}\n")
             written.append(args.json)
         if args.csv:
-            write_whole(args.csv, self.csv.csv().encode())
+            write_text(args.csv, self.csv.csv())
             written.append(args.csv)
         for option, table in self.more_csv.items():
             if getattr(args, option):
-                write_whole(getattr(args, option), table.csv().encode())
+                write_text(getattr(args, option), table.csv())
                 written.append(getattr(args, option))
         if self.page is not None:
-            write_whole(args.html, self.page.html().encode())
+            write_text(args.html, self.page.html())
             written.append(args.html)
         if args.figure and self.figure is not None:
             write_figure(args.figure, self.figure)
@@ -133,7 +135,7 @@ def add_report_options(parser: argparse.ArgumentParser, csv: str, figure: str) -
     """Add ``--json``, ``--csv`` and ``--figure``; the arguments say what the CSV file and the figure show."""
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all results to this file as JSON")
     parser.add_argument("--csv", type=Path, metavar="FILE", help=f"also write {csv} to this file as CSV")
-    parser.add_argument("--figure", type=Path, metavar="PNG", help=f"draw {figure} to this file")
+    parser.add_argument("--figure", type=Path, metavar="FILE", help=f"draw {figure} to this file ({FORMATS})")
 
 
 def add_page_option(parser: argparse.ArgumentParser, what: str) -> None:
@@ -156,6 +158,8 @@ def check_outputs(args: argparse.Namespace, options: Sequence[str] = ("json", "c
         if option in ("figure", "histogram"):
             with needs_extra("analyze", name):
                 import matplotlib  # noqa: F401
+            if path.suffix not in ("", *FIGURES):
+                raise UserError(f"{name} {path}: figures are written as {FORMATS}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -185,9 +189,15 @@ def write_whole(path: Path, content: bytes) -> None:
         raise UserError(f"{path} could not be written: {error.strerror}") from error
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a file in UTF-8; errors as of :func:`write_whole`. Bytes in the names of files that are not UTF-8 become
+    escapes."""
+    write_whole(path, text.encode("utf-8", "backslashreplace"))
+
+
 def write_figure(path: Path, draw: Callable[[], Figure]) -> None:
-    """Draw a figure, and write it as PNG."""
+    """Draw a figure, and write it in the format of the file's ending; without one, as to a pipe, as PNG."""
     content = io.BytesIO()
     with text_as_it_is():
-        draw().savefig(content, format="png")
+        draw().savefig(content, format=(path.suffix or FIGURES[0])[1:])
     write_whole(path, content.getvalue())

@@ -5,13 +5,15 @@ al. 2022, Table 4 and Figure 4).
 --train "--arch rcg_transformer --load-gate-labels ..." --gen "--beam 4 --remove-bpe" --figure lambda.png``
 
 Each setting has its own folder in ``--save-dir``, with checkpoints, logs and translations. Models and translations that
-exist already are not made again, and an interrupted training continues from its last checkpoint.
+exist already are not made again, unless the data have changed, and an interrupted training continues from its last
+checkpoint.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -38,6 +40,7 @@ from fairseq_ctxgates.analysis.systems import (
     read_translations,
 )
 from fairseq_ctxgates.command_line import language_pair
+from fairseq_ctxgates.data.data_directory import digest_of, find_splits, fingerprint
 from fairseq_ctxgates.data.subwords import join_subwords
 from fairseq_ctxgates.errors import UserError, one_line
 from fairseq_ctxgates.files import clean_up_on_failure
@@ -75,31 +78,59 @@ def runs(option: str, values: Sequence[str], save_dir: Path, baseline: Optional[
     return [*first, *(Run(value, [f"--{option}", value], save_dir / f"{option}={value}") for value in values)]
 
 
-def train(run: Run, data: Sequence[str], options: Sequence[str], checkpoint: str) -> None:
+def digests(data_dirs: Sequence[Path], names: Sequence[str], languages: Sequence[str]) -> Dict[str, str]:
+    """Digests of splits in data directories: of their text with the dictionaries, and of what their side streams were
+    made from."""
+    found = {}
+    for data_dir in data_dirs:
+        for split in find_splits(data_dir, *languages):
+            if split.name in names and split.has_target():
+                found[str(data_dir / split.name)] = json.dumps(fingerprint(split))
+                streams = data_dir.glob(f"{split.name}.*.{'-'.join(languages)}.json")
+                found.update({str(path): digest_of(path) for path in sorted(streams)})
+    return found
+
+
+def is_same_data(before: Dict[str, object], now: Dict[str, str]) -> bool:
+    """Whether a provenance has the same digests, as far as both have them: streams may have been added since."""
+    known = before.get("data")
+    return not isinstance(known, dict) or all(known.get(name, digest) == digest for name, digest in now.items())
+
+
+def train(run: Run, data: Sequence[str], options: Sequence[str], checkpoint: str, data_digests: Dict[str, str]) -> None:
     """Train the model of a run with these options and the run's own, unless it has been trained with them already.
 
     Raises:
-        UserError: the training failed, or the folder holds a model that was trained with other options.
+        UserError: the training failed, or the folder holds a model that was trained with other options or on other
+            data.
     """
     command = ["train", *data, *with_plugin(options), *run.options, "--save-dir", str(run.folder)]
     provenance_file = run.folder / "train.log.json"
     before = read_provenance(provenance_file)
-    if before.get("command") != command and any(run.folder.glob("checkpoint*.pt")):
+    is_model = any(run.folder.glob("checkpoint*.pt"))
+    if is_model and not is_same_data(before, data_digests):
+        raise UserError(
+            f"{run.folder} holds a model that was trained on other data than {data[0]} holds now: remove the folder, "
+            f"or name another --save-dir"
+        )
+    if before.get("command") != command and is_model:
         raise UserError(
             f"{run.folder} holds a model that was not trained by fairseq-{shlex.join(command)}: leave --train out to "
             f"take it as it is, or name another --save-dir, or remove the folder"
         )
     if before.get("command") == command and before.get("done"):
         return
-    write_provenance(provenance_file, {"command": command, "done": False})
+    write_provenance(provenance_file, {"command": command, "data": data_digests, "done": False})
     print(f"training {run.name}: {run.folder / 'train.log'}", flush=True)
     fairseq(command, run.folder / "train.log", run.folder / "train.log")
     if not (run.folder / checkpoint).is_file():
         raise UserError(f"training did not write {run.folder / checkpoint}: check --checkpoint and --train")
-    write_provenance(provenance_file, {"command": command, "done": True})
+    write_provenance(provenance_file, {"command": command, "data": data_digests, "done": True})
 
 
-def translate(run: Run, data: Sequence[str], split: str, options: Sequence[str], checkpoint: str) -> List[str]:
+def translate(
+    run: Run, data: Sequence[str], split: str, options: Sequence[str], checkpoint: str, data_digests: Dict[str, str]
+) -> List[str]:
     """A run's translations of a split by fairseq-generate with these options; existing ones are not made again.
 
     Raises:
@@ -111,14 +142,16 @@ def translate(run: Run, data: Sequence[str], split: str, options: Sequence[str],
     command = ["generate", *data, *with_plugin(options), "--path", str(path), "--gen-subset", split]
     output, provenance_file = run.folder / f"{split}.out", run.folder / f"{split}.out.json"
     provenance = {"command": command, "checkpoint_time": path.stat().st_mtime_ns}
-    if read_provenance(provenance_file) != provenance or not output.exists():
+    before = read_provenance(provenance_file)
+    is_same = all(before.get(name) == value for name, value in provenance.items())
+    if not (is_same and is_same_data(before, data_digests) and output.exists()):
         if provenance_file.exists():
             provenance_file.unlink()
         print(f"translating with {run.name}: {output}", flush=True)
         output.unlink(missing_ok=True)
         # The log has its own file: otherwise one of its lines might appear in the middle of a translation.
         fairseq(command, output, run.folder / f"{split}.log")
-        write_provenance(provenance_file, provenance)
+        write_provenance(provenance_file, {**provenance, "data": data_digests})
     return read_translations(output)
 
 
@@ -288,6 +321,9 @@ def score_runs(args: argparse.Namespace, option: str, data_dir: Path) -> Scores:
     sentences = len(split.load_language(languages[1]))
     check_length(args.ref[0], len(references[0]), f"{args.gen_subset} of {args.data}", sentences)
     data = [args.data, "--source-lang", languages[0], "--target-lang", languages[1]]
+    data_dirs = [Path(path) for path in args.data.split(os.pathsep)]
+    trained_on = digests(data_dirs, ("train", "valid"), languages)
+    translated = digests(data_dirs[:1], (args.gen_subset,), languages)
     training, generation = None if args.train is None else split_options(args.train), split_options(args.gen)
     systems = []
     for run in runs(option, args.values, args.save_dir, args.baseline):
@@ -297,8 +333,8 @@ def score_runs(args: argparse.Namespace, option: str, data_dir: Path) -> Scores:
             raise UserError(f"{run.folder} not found: give --train to have it trained, or check --save-dir")
         with exclusive(run.folder / ".lock", f"ctxgates analyze sweep is writing to {run.folder}"):
             if training is not None:
-                train(run, data, training, args.checkpoint)
-            lines = translate(run, data, args.gen_subset, generation, args.checkpoint)
+                train(run, data, training, args.checkpoint, trained_on)
+            lines = translate(run, data, args.gen_subset, generation, args.checkpoint, translated)
         check_length(run.folder / f"{args.gen_subset}.out", len(lines), args.ref[0], len(references[0]))
         systems.append((run.name, join_subwords(lines, args.remove_bpe)))
     return paired_bootstrap(systems, references, {"BLEU": metric}, args.resamples)

@@ -269,9 +269,11 @@ class SideStream(ABC, Generic[Options]):
 
     @classmethod
     def other_splits(cls, split: Split) -> List[Split]:
-        """The other splits that have this stream."""
+        """The other splits that have this stream. Where the stream needs a target, a split that has lost it is none of
+        them: the command that makes streams passes it over, so its old stream may be of another run."""
         splits = find_splits(split.data_dir, split.source_lang, split.target_lang)
-        return [other for other in splits if other.name != split.name and cls.exists(other)]
+        usable = [other for other in splits if other.has_target() or "target" not in cls.languages]
+        return [other for other in usable if other.name != split.name and cls.exists(other)]
 
     @classmethod
     def _check_made_alike(cls, split: Split, other: Split) -> None:

@@ -59,6 +59,27 @@ def test_the_files_that_are_asked_for_are_written(tmp_path: Path, capsys: pytest
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a.json", "b.csv", "c.png", "new", "other"]
 
 
+@pytest.mark.parametrize(
+    "name, beginning", [("a.png", b"\x89PNG"), ("a.pdf", b"%PDF"), ("a.svg", b"<?xml"), ("a", b"\x89PNG")]
+)
+def test_a_figure_has_the_format_of_its_files_ending(name: str, beginning: bytes, tmp_path: Path) -> None:
+    args = argparse.Namespace(json=None, csv=None, figure=tmp_path / name)
+    check_outputs(args)
+    Result([TABLE], {}, TABLE, lambda: new_figure(2, 1)).write(args)
+    assert args.figure.read_bytes().startswith(beginning)
+
+
+def test_a_figure_of_another_format_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--figure .*a.jpg: figures are written as .png, .pdf or .svg$"):
+        check_outputs(argparse.Namespace(figure=tmp_path / "a.jpg"))
+
+
+def test_names_of_files_that_are_not_utf8_are_escaped(tmp_path: Path) -> None:
+    args = argparse.Namespace(json=tmp_path / "a.json", csv=None, figure=None)
+    Result([TABLE], {"system": os.fsdecode(b"\xfc.out")}, TABLE).write(args)
+    assert json.loads(args.json.read_text(encoding="utf-8")) == {"system": "\udcfc.out"}
+
+
 def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"--json .*/file/a.json: .* cannot be made"):

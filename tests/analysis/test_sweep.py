@@ -14,7 +14,16 @@ import sacrebleu
 
 from fairseq_ctxgates import analysis
 from fairseq_ctxgates.analysis.compare import Score, Scores
-from fairseq_ctxgates.analysis.sweep import Run, fairseq, runs, sweep_figure, translate
+from fairseq_ctxgates.analysis.sweep import (
+    Run,
+    digests,
+    fairseq,
+    runs,
+    sweep_figure,
+    train,
+    translate,
+    write_provenance,
+)
 from fairseq_ctxgates.analysis.systems import read_translations
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.locks import exclusive
@@ -76,8 +85,8 @@ def test_trains_translates_and_compares_what_is_not_there_yet(
     assert "'regularized_layers': '2'" in log
 
     # Again: nothing is trained or translated. Without --train: taken as trained.
-    for train in (TRAIN, None):
-        assert sweep(data, tmp_path / "runs", *settings, train=train)["systems"] == report["systems"]
+    for options in (TRAIN, None):
+        assert sweep(data, tmp_path / "runs", *settings, train=options)["systems"] == report["systems"]
         shown = capsys.readouterr().out
         assert "training " not in shown and "translating " not in shown
     # With other options what is there would not be what was asked for.
@@ -108,6 +117,7 @@ def test_what_another_model_or_other_options_translated_is_not_taken(
     """A model that was trained on has the same path."""
     (tmp_path / "model.pt").touch()
     made: List[Sequence[str]] = []
+    data_digests = {"data/test": "1"}
 
     def generate(command: Sequence[str], output: Path, log: Path) -> None:
         made.append(command)
@@ -115,13 +125,34 @@ def test_what_another_model_or_other_options_translated_is_not_taken(
             file.write(f"H-0\t-1.0\tcall {len(made)}\n")
 
     def translations(*options: str) -> List[str]:
-        return translate(Run("1", [], tmp_path), ["data"], "test", options, "model.pt")
+        return translate(Run("1", [], tmp_path), ["data"], "test", options, "model.pt", data_digests)
 
     monkeypatch.setattr("fairseq_ctxgates.analysis.sweep.fairseq", generate)
     assert translations() == translations() == ["call 1"]
     os.utime(tmp_path / "model.pt", (1, 1))
     assert translations() == ["call 2"]
     assert translations("--beam", "1") == ["call 3"]
+    data_digests["data/test.gate.de-en.json"] = "1"  # a stream that was added since
+    assert translations("--beam", "1") == ["call 3"]
+    data_digests["data/test"] = "2"
+    assert translations("--beam", "1") == ["call 4"]
+
+
+def test_a_model_of_other_data_is_refused(data: Path, tmp_path: Path) -> None:
+    """The same command would take the model as trained."""
+    run = Run("1", [], tmp_path)
+    (tmp_path / "checkpoint_best.pt").touch()
+    before = digests([data], ("train", "valid"), ("de", "en"))
+    assert set(before) == {
+        *(str(data / split) for split in ("train", "valid")),
+        *(str(data / f"{split}.gate.de-en.json") for split in ("train", "valid")),
+    }
+    write_provenance(tmp_path / "train.log.json", {"data": before})
+    for name in before:
+        with pytest.raises(UserError, match=f"{tmp_path} holds a model that was trained on other data than data-bin"):
+            train(run, ["data-bin"], [], "checkpoint_best.pt", {**before, name: "other"})
+    with pytest.raises(UserError, match="was not trained by fairseq-train data-bin"):  # by another command
+        train(run, ["data-bin"], [], "checkpoint_best.pt", before)
 
 
 def test_runs_have_folders_of_their_own() -> None:

@@ -14,6 +14,7 @@ from fairseq import utils
 import ctxgates
 import fairseq_ctxgates
 import fairseq_ctxgates.errors
+from fairseq_ctxgates.errors import exit_on_user_error
 
 
 @pytest.fixture(autouse=True)
@@ -96,6 +97,13 @@ def test_nothing_is_said_to_a_reader_that_has_ended(times: int) -> None:
     os.close(reading)
     assert print_to(writing, times) == (1, "")
     os.close(writing)
+
+
+def test_a_file_that_cannot_be_read_is_an_error_of_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop, exit_on_user_error():
+        tmp_path.read_bytes()
+    assert stop.value.code == 1
+    assert capsys.readouterr().err == f"error: {tmp_path}: Is a directory\n"
 
 
 @pytest.mark.process

@@ -137,6 +137,18 @@ def test_tables_of_other_labels(data: Path, capsys: pytest.CaptureFixture[str]) 
     assert "train.gate.de-en.json was made with" in found["pmi.bilingual.de-en.npz"]["problem"]
 
 
+def test_labels_of_a_split_that_has_lost_its_target_do_not_count(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command makes no new ones for it."""
+    for path in data.glob("valid.de-en.en.*"):
+        path.unlink()
+    ctxgates.main(["gate-labels", str(data), "-s", "de", "-t", "en", "--min-count", "2"])
+    found = entries(data, capsys)
+    assert found["valid.gate.de-en.json"]["problem"]
+    assert [entry["problem"] for name, entry in found.items() if name != "valid.gate.de-en.json"] == [None] * 5
+
+
 def test_several_data_directories(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They are trained on one after the other, so all need the same streams; only the first has tables."""
     other = Path(shutil.copytree(data, tmp_path / "other"))

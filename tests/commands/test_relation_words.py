@@ -163,6 +163,11 @@ def test_sentences_that_are_the_same_over_all_splits(tmp_path):
     assert places.tolist() == [[0, 0], [0, 1], [0, 3], [0, 4], [1, 2]]
 
 
+def test_sentences_with_characters_that_separate_nothing_are_different(tmp_path):
+    (numbers,), _ = find_distinct_sentences(texts_of(tmp_path, train=["a b", "a\0b", "a&#32;b", "a&#10;b"]))
+    assert numbers.tolist() == [0, 1, 2, 3]
+
+
 def test_data_of_sentencepiece_need_its_option(tmp_path):
     with pytest.raises(UserError, match="dict.de.txt holds the subwords of sentencepiece.*--remove-bpe sentencepiece"):
         texts_of(tmp_path, train=["▁a ▁man s", "▁b"])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
 import pytest
 
+from fairseq_ctxgates import analysis
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations.mask import pack_tuples
 from tests.helpers.documents import write_preceding
@@ -163,6 +165,16 @@ def test_unknown_words_are_replaced_by_their_source_words(trained: Trained, raw:
     assert texts(found) == replaced(expected)
     assert sum(texts(found)[row] == line.target for row, line in enumerate(TEXT["test"])) > 15
     assert texts(translate(raw, trained[model], *empty, "--print-alignment")) == texts(found)
+
+
+def test_an_analysis_reads_text_as_it_reads_binarized_data(trained: Trained, raw: Path, tmp_path: Path) -> None:
+    """Whatever the model was trained on."""
+    found = []
+    for data in (trained.data, raw):
+        options = ["--gen-subset", "test", "--cpu", "--json", str(tmp_path / "gates.json")]
+        analysis.main(["gates", str(data), "-s", "de", "-t", "en", "--path", str(trained["gated"]), *options])
+        found.append(json.loads((tmp_path / "gates.json").read_text())["all"])
+    assert found[0] == found[1]
 
 
 def test_unknown_words_are_replaced_by_a_dictionary(trained: Trained, raw: Path, tmp_path: Path) -> None:

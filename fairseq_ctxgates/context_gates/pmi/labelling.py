@@ -260,7 +260,7 @@ def load_labeller(data_dir: Path, source_lang: str, target_lang: str) -> GateLab
                 f"{table_path(data_dir, name, source_lang, target_lang)} is damaged (it has {table.shape} types, the "
                 f"dictionaries have {(target_types, context_types)}); {remedy}"
             )
-    for split in splits:
+    for split in filter(Split.has_target, splits):  # others are not labelled; their labels may be of an earlier run
         labels = split.stream_prefix(GateLabels.name)
         made_from = load_metadata(labels) if Path(f"{labels}.json").exists() else {}
         if any(made_from.get(key, metadata[key]) != metadata[key] for key in ("options", "dictionaries", "train")):

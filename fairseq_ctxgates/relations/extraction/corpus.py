@@ -63,7 +63,7 @@ def find_distinct_sentences(texts: Sequence[SourceText]) -> Tuple[List[np.ndarra
     digests = np.empty(sum(map(len, texts)), "V16")
     with tqdm(total=len(digests), desc="reading", unit=" sentences", unit_scale=True) as bar:
         for position, words in enumerate(words for text in texts for words, _, _ in text):
-            digests[position] = hashlib.blake2b("\0".join(words).encode(), digest_size=16).digest()
+            digests[position] = hashlib.blake2b(repr(words).encode(), digest_size=16).digest()
             bar.update()
     _, first, inverse = np.unique(digests.view("S16"), return_index=True, return_inverse=True)
     order = np.argsort(first)

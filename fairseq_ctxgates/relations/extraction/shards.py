@@ -31,7 +31,7 @@ from fairseq_ctxgates.relations.extraction.extractor import RelationTuple, Tuple
 SHARD_SENTENCES = 250
 ALWAYS_ALLOWED_FAILURES = 10  # sentences, but not more than half of them: a share means little in a tiny corpus
 EXAMPLES = 3  # failed sentences in an error message
-FORMAT = 2  # version of the shard files and of the extraction; shards of another version are not reused
+FORMAT = 3  # version of the shard files and of the extraction; shards of another version are not reused
 
 
 @dataclass(frozen=True)
