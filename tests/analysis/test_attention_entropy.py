@@ -29,6 +29,7 @@ from fairseq_ctxgates.analysis.attention_entropy import (
 from fairseq_ctxgates.errors import UserError
 from tests.helpers.corpus import binarize
 from tests.helpers.documents import DOCUMENTS, SHORT, TEXT
+from tests.helpers.outputs import output_files
 from tests.helpers.trained import Trained
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
@@ -174,7 +175,7 @@ def arguments(trained: Trained, model: str, *more: str) -> List[str]:
 def test_command_on_a_model_whose_attention_is_even(
     even: Trained, model: str, layers: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    files = {option: tmp_path / "new" / f"entropy.{option}" for option in ("json", "csv", "figure")}
+    files = output_files(tmp_path / "new", "entropy")
     options = [text for option, path in files.items() for text in (f"--{option}", str(path))]
     analysis.main(arguments(even, model, "--max-tokens", "40", *options))
     report = json.loads(files["json"].read_text(encoding="utf-8"))

@@ -19,6 +19,7 @@ from fairseq_ctxgates import analysis
 from fairseq_ctxgates.analysis.coherence import coherence, coherence_figure
 from fairseq_ctxgates.analysis.word_vectors import TrainingText, read_vectors
 from fairseq_ctxgates.errors import UserError
+from tests.helpers.outputs import output_files
 
 VECTORS = {"a": [1.0, 0.0], "b": [0.0, 1.0], "c": [1.0, 1.0], "no": [0.0, 0.0]}
 
@@ -126,7 +127,7 @@ def run(texts: Dict[str, Path], *options: Any, vectors: Sequence[Any] = ()) -> N
 @pytest.mark.parametrize("separated", ["documents", "blank", "blanks"])
 def test_command(texts: Dict[str, Path], tmp_path: Path, separated: str, capsys: pytest.CaptureFixture[str]) -> None:
     option = "--documents" if separated == "documents" else "--blank-line-separated"
-    files = {name: tmp_path / "new" / f"coherence.{name}" for name in ("json", "csv", "figure")}
+    files = output_files(tmp_path / "new", "coherence")
     run(texts, option, texts[separated], *(f"--{name}={path}" for name, path in files.items()))
     report = json.loads(files["json"].read_text(encoding="utf-8"))
     assert report["documents"] == 2

@@ -26,6 +26,7 @@ from fairseq_ctxgates.errors import UserError
 from tests.helpers.corpus import binarize
 from tests.helpers.documents import TEXT
 from tests.helpers.fairseq_commands import SMOOTHED, USER_DIR, run
+from tests.helpers.outputs import output_files
 from tests.helpers.trained import Trained
 
 # --- accuracy ---------------------------------------------------------------------------------------------------------
@@ -352,7 +353,7 @@ def test_scores_are_those_of_the_binarized_split(trained: Trained, tmp_path: Pat
 
 
 def test_command(trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = {name: tmp_path / "new" / f"accuracy.{name}" for name in ("json", "csv", "figure")}
+    files = output_files(tmp_path / "new", "accuracy")
     options = [f"--{name}={path}" for name, path in files.items()]
     contrastive(trained, ("isg", "plain"), *write_parallel(tmp_path), *options, "--names", "with", "without")
     report = json.loads(files["json"].read_text(encoding="utf-8"))

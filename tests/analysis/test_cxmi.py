@@ -32,6 +32,7 @@ from fairseq_ctxgates.checkpoints.loading import load
 from fairseq_ctxgates.errors import UserError
 from tests.helpers.documents import DOCUMENTS, SHORT, TEXT, write_preceding
 from tests.helpers.fairseq_commands import validate
+from tests.helpers.outputs import output_files
 from tests.helpers.trained import Trained
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
@@ -132,10 +133,10 @@ def test_scores_are_those_of_fairseq(trained: Trained, model: str) -> None:
 
 def run(trained: Trained, folder: Path, model: str, *options: Any) -> Dict[str, Any]:
     """The JSON report of the command, which also writes the other files."""
-    files = [f"--{option}={folder / 'new' / 'cxmi'}.{option}" for option in ("json", "csv", "figure")]
+    files = [f"--{option}={path}" for option, path in output_files(folder / "new", "cxmi").items()]
     arguments = ["cxmi", trained.data, "--path", trained[model], "--cpu", *files, *options]
     analysis.main([str(argument) for argument in arguments])
-    assert (folder / "new" / "cxmi.figure").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "new" / "cxmi.png").read_bytes().startswith(b"\x89PNG")
     (report,) = json.loads((folder / "new" / "cxmi.json").read_text(encoding="utf-8"))["systems"]
     assert report["path"] == str(trained[model])
     found: Dict[str, Any] = report

@@ -20,6 +20,7 @@ from fairseq_ctxgates.data.data_directory import find_splits
 from fairseq_ctxgates.errors import UserError
 from tests.helpers import fairseq_commands as commands
 from tests.helpers.corpus import binarize
+from tests.helpers.outputs import output_files
 
 # Two sentences, of two tokens and of one: (target length, batch, embed dim). The last position is padding.
 GATE = torch.tensor([[[0.9, 0.7], [0.2, 0.4]], [[0.6, 0.1], [0.99, 0.99]]])
@@ -237,7 +238,8 @@ def test_gates_of_rnnsearch_on_data_without_labels(
     commands.train(data, tmp_path, *arch, "--max-update", "1", "--no-epoch-checkpoints")
     without = tmp_path / "data-bin"
     shutil.copytree(data, without, ignore=shutil.ignore_patterns("*.gate.*", "gated"))
-    files = {option: tmp_path / f"gates.{option}" for option in ("json", "csv", "histogram", "figure")}
+    files = output_files(tmp_path, "gates")
+    files["histogram"] = tmp_path / "histogram.png"
     options = [part for option, file in files.items() for part in (f"--{option}", str(file))]
     path = str(tmp_path / "checkpoint_last.pt")
     analysis.main(["gates", str(without), "--path", path, "--gen-subset", "valid", "--cpu", *options])

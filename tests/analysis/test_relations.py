@@ -19,6 +19,7 @@ from fairseq_ctxgates.relations.mask import pack_tuples, relation_mask
 from tests.helpers import fairseq_commands as commands
 from tests.helpers.corpus import binarize
 from tests.helpers.models import PAD, SOURCES, TARGETS, make_batch, make_model
+from tests.helpers.outputs import output_files
 from tests.helpers.reference_transformer import ReferenceTransformer
 from tests.helpers.trained import Trained, train_models
 
@@ -152,7 +153,7 @@ def test_command_on_a_model_whose_attention_is_even(
     trained: Trained, model: str, layer: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     number, source = next((n, s) for n, (s, _) in enumerate(SENTENCES, start=1) if len(s.split()) > 4)
-    files = {option: tmp_path / "new" / f"relations.{option}" for option in ("json", "csv", "figure")}
+    files = output_files(tmp_path / "new", "relations")
     options = [part for option, path in files.items() for part in (f"--{option}", path)]
     analysis.main(arguments(trained, model, "--sentence", number, *layer, *options))
     report = json.loads(files["json"].read_text(encoding="utf-8"))
