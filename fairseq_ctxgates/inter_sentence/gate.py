@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Mapping, Optional, Sequence, Tuple
+from typing import ClassVar, Mapping, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -88,7 +88,8 @@ class PrecedingContext(SourceContextPart):
         gate: mixes the contexts
     """
 
-    gates, attentions = (GATES,), (ATTENTION,)
+    gates = (GATES,)
+    attentions: ClassVar[Tuple[str, ...]] = (ATTENTION,)
     warm_start_source = {"attention": "encoder_attn"}
 
     def __init__(self, layer: int, attention: SentenceAttention, gate: InterSentenceGate) -> None:
@@ -115,6 +116,8 @@ class RandomContext(PrecedingContext):
     """The ablation ``random`` on the Transformer: c_a is random. The attention is not read, but remains, so that a
     trained model's parameters fit."""
 
+    attentions = ()
+
     def preceding_context(self, query: Tensor, layer_input: LayerInput) -> Tuple[Tensor, None]:
         """c_a, (target length, batch, embed dim), see :func:`random_context`; there are no weights."""
         keys, steps = layer_input.added["sentence_keys"], step_numbers(layer_input.first_step, query)
@@ -135,7 +138,8 @@ class RecurrentPrecedingContext(RecurrentSourcePart):
         gate: mixes the contexts
     """
 
-    gates, attentions = (GATES,), (ATTENTION,)
+    gates = (GATES,)
+    attentions: ClassVar[Tuple[str, ...]] = (ATTENTION,)
     warm_start_source = {"attention": "attention"}
 
     def __init__(self, widths: RecurrentWidths, gate: InterSentenceGate) -> None:
@@ -191,6 +195,8 @@ class RecurrentPrecedingContext(RecurrentSourcePart):
 class RecurrentRandomContext(RecurrentPrecedingContext):
     """The ablation ``random`` on RNNSearch: c_a is random. The attention is not read, but remains, so that a trained
     model's parameters fit."""
+
+    attentions = ()
 
     def read(self, added: Mapping[str, Tensor]) -> None:
         """None: there is nothing to attend to."""

@@ -21,6 +21,7 @@ from fairseq_ctxgates.compat import (
     checkpoint_wrapper,
     fsdp_wrap,
 )
+from fairseq_ctxgates.configuration import as_flag
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.mechanism import TRANSFORMER, Defaults, EncoderInput, Mechanism
 from fairseq_ctxgates.models.context_model import ContextDecoder, ContextModel, Extra
@@ -133,7 +134,7 @@ class ContextTransformerEncoder(TransformerEncoderBase):
             pad(tokens, (0, length - tokens.size(1)), value=self.padding_idx) for tokens in (src_tokens, *batches)
         ]
         wider = length - src_tokens.size(1)
-        # Further sentences see all of their words under a mask, too; what comes of it is not read.
+        # Further sentences see all of their words under a mask, too; the result is not read.
         masks = {name: pad(mask, (0, wider, 0, wider, 0, sum(rows[1:])), value=True) for name, mask in masks.items()}
         encoded = self.encode(torch.cat(padded), True, masks, return_all_hiddens)
         states = encoded["encoder_out"][0].split(rows, dim=1)
@@ -274,10 +275,10 @@ class ContextTransformerDecoder(ContextDecoder, TransformerDecoderBase):
         self.returnable = {layer.number: layer.returnable for layer in layers}
         is_in_some = len({tuple(layer.source_parts) for layer in layers}) > 1
         if cfg.decoder.layers_to_keep and (is_in_some or any(one.names_layers for one in cfg.mechanisms)):
+            chosen = ", ".join(as_flag(one.layers_option) for one in cfg.mechanisms if one.layers_option is not None)
             raise UserError(
-                "--decoder-layers-to-keep renumbers the layers, and a mechanism is in layers of chosen numbers "
-                "(--relation-layers, of which the default is the top one, or --inter-sentence-layers): choose all, or "
-                "keep all"
+                f"--decoder-layers-to-keep renumbers the layers, and a mechanism is in layers of chosen numbers "
+                f"({chosen}; by default some mechanisms are in the top layer): choose all, or keep all"
             )
 
     def build_decoder_layer(self, cfg: LayersConfig, no_encoder_attn: bool = False) -> nn.Module:

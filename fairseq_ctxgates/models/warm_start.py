@@ -38,8 +38,11 @@ class WarmStartConfig(FairseqDataclass):
 
 # The backbones' options that decide what a model computes from its parameters, but the shape of none.
 COMPUTING_OPTIONS = (
-    *("encoder_attention_heads", "decoder_attention_heads", "activation_fn"),
-    *("no_scale_embedding", "no_token_positional_embeddings"),
+    "encoder_attention_heads",
+    "decoder_attention_heads",
+    "activation_fn",
+    "no_scale_embedding",
+    "no_token_positional_embeddings",
 )
 
 
@@ -92,13 +95,14 @@ def computing_options(options: object, mechanisms: Sequence[Mechanism]) -> Dict[
         options: the model's, as attributes; those of old checkpoints lack some
         mechanisms: the model may have others
     """
-    of_mechanisms = (name for one in mechanisms if one.is_on_in(options) for name in one.computing_options)
-    names = [name for name in (*COMPUTING_OPTIONS, *of_mechanisms) if hasattr(options, name)]
-    values = {name: getattr(options, name) for name in names}
+    values = {name: str(getattr(options, name)) for name in COMPUTING_OPTIONS if hasattr(options, name)}
     if hasattr(options, "decoder_normalize_before"):
         plain = NormOrder.PRE if options.decoder_normalize_before else NormOrder.POST
-        values["decoder_norm_order"] = getattr(options, "decoder_norm_order", None) or plain.value
-    return {name: str(value) for name, value in values.items()}
+        values["decoder_norm_order"] = str(getattr(options, "decoder_norm_order", None) or plain.value)
+    for mechanism in mechanisms:
+        if mechanism.is_on_in(options):
+            values.update(mechanism.computing_values(options))
+    return values
 
 
 def _trained_options(checkpoint: Mapping[str, Any]) -> object:

@@ -31,13 +31,8 @@ class RelationFusion(nn.Module, ABC):
     A fusion that has parameters starts as the mean of the two contexts, so that a sentence without relations has its
     ordinary context at first.
 
-    Args:
-        embed_dim: d, the width of the contexts
-        weight: λ, which only :class:`LinearFusion` reads
+    Every subclass is built from d, the width of the contexts, and λ, which only :class:`LinearFusion` reads.
     """
-
-    def __init__(self, embed_dim: int, weight: float) -> None:
-        super().__init__()
 
     @abstractmethod
     def forward(self, sentence_context: Tensor, relation_context: Tensor) -> Tensor:
@@ -55,7 +50,7 @@ class LinearFusion(RelationFusion):
     """Linear interpolation, H = ŝ + λ s̃ (equation 12)."""
 
     def __init__(self, embed_dim: int, weight: float) -> None:
-        super().__init__(embed_dim, weight)
+        super().__init__()
         self.weight = weight
 
     def forward(self, sentence_context: Tensor, relation_context: Tensor) -> Tensor:
@@ -66,7 +61,7 @@ class GateFusion(RelationFusion):
     """Gate learning, H = g ŝ + (1 - g) s̃ with g = σ(W [ŝ; s̃] + b) (equations 13 and 14)."""
 
     def __init__(self, embed_dim: int, weight: float) -> None:
-        super().__init__(embed_dim, weight)
+        super().__init__()
         self.gate = _linear(torch.zeros(embed_dim, 2 * embed_dim))  # W, b
 
     def forward(self, sentence_context: Tensor, relation_context: Tensor) -> Tensor:
@@ -79,7 +74,7 @@ class ConcatGateFusion(RelationFusion):
     (equations 15 to 17)."""
 
     def __init__(self, embed_dim: int, weight: float) -> None:
-        super().__init__(embed_dim, weight)
+        super().__init__()
         self.gate = _linear(_weight_of_mean(embed_dim))  # W_f, b_f
         self.transform = _linear(_weight_of_mean(embed_dim))  # W_o, b_o
 
@@ -95,7 +90,7 @@ class TransformFusion(RelationFusion):
     """Linear transformation, H = W [ŝ; s̃] + b (equation 18)."""
 
     def __init__(self, embed_dim: int, weight: float) -> None:
-        super().__init__(embed_dim, weight)
+        super().__init__()
         self.transform = _linear(_weight_of_mean(embed_dim))  # W, b
 
     def forward(self, sentence_context: Tensor, relation_context: Tensor) -> Tensor:
@@ -140,20 +135,22 @@ class RelationContext(SourceContextPart):
         fusion: of the two contexts
         attention: over h'; a warm start makes it a copy of the layer's attention over the sentence. None: the layer's
             attention over the sentence reads h' too
+        reads_relations: false in the ablation Compare Fusion, where the ordinary encoding takes the place of h'
     """
 
     warm_start_source = {"attention": "encoder_attn"}
 
-    def __init__(self, fusion: RelationFusion, attention: Optional[SentenceAttention]) -> None:
+    def __init__(self, fusion: RelationFusion, attention: Optional[SentenceAttention], reads_relations: bool) -> None:
         super().__init__()
         self.fusion = fusion
         self.attention = attention
+        self.reads_relations = reads_relations
 
     def forward(self, query: Tensor, source: Tensor, layer_input: LayerInput) -> Tuple[Tensor, Returned]:
-        """See :meth:`SourceContextPart.forward`. If there is no relation encoding, the ordinary one takes its place
-        (Compare Fusion)."""
-        sentence = layer_input.sentence
-        relation = EncodedSentence(layer_input.added.get("relation_out", sentence.states), sentence.padding_mask)
+        """See :meth:`SourceContextPart.forward`."""
+        relation = layer_input.sentence
+        if self.reads_relations:
+            relation = EncodedSentence(layer_input.added["relation_out"], relation.padding_mask)
         return self.fusion(source, self.relation_context(query, relation, layer_input)), {}
 
     def relation_context(self, query: Tensor, relation: EncodedSentence, layer_input: LayerInput) -> Tensor:

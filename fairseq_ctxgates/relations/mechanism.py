@@ -66,7 +66,7 @@ class FactualRelations(Mechanism[RelationFusionConfig]):
     configs = {TRANSFORMER: RelationFusionConfig}
     switch = "relation_fusion"
     layers_option = "relation_layers"
-    computing_options = ("relation_lambda", MASK_OPERATION)
+    computing_options = ("relation_fusion", "relation_lambda", MASK_OPERATION)
     architectures = {TRANSFORMER: {"fra_transformer": {"relation_fusion": "transform"}}}
     streams = (Relations,)
 
@@ -103,4 +103,4 @@ class FactualRelations(Mechanism[RelationFusionConfig]):
     ) -> Optional[RelationContext]:
         own = self.options
         fusion = FUSIONS[own.relation_fusion](options.decoder.embed_dim, own.relation_lambda)
-        return RelationContext(fusion, new_attention() if own.separate_relation_attention else None)
+        return RelationContext(fusion, new_attention() if own.separate_relation_attention else None, self.is_read)

@@ -1,7 +1,7 @@
 """Context-aware smoothing (CAR; Chen et al. 2017) as a mechanism: its options and its place in a model."""
 
 from dataclasses import dataclass, field
-from typing import Optional
+from typing import Dict, Optional
 
 from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
@@ -61,17 +61,29 @@ class SmoothingConfig(FairseqDataclass):
     )
 
 
+def is_added(options: object) -> bool:
+    """Whether the learned vector is added to a word's own embedding, by ``smoothing_combine`` or its default; otherwise
+    it replaces the embedding. The options are attributes; those of old checkpoints may lack some."""
+    combine = getattr(options, "smoothing_combine", None)
+    return bool(getattr(options, "smoothing_words", None) == "all" if combine is None else combine == "add")
+
+
 class EmbeddingSmoothing(Mechanism[SmoothingConfig]):
     """Embeddings that a network learns from the words around a word."""
 
     name = "smoothing"
     configs = {TRANSFORMER: SmoothingConfig, RNNSEARCH: SmoothingConfig}
     switch = "smoothing"
-    computing_options = ("smoothing_words", "smoothing_combine", "smoothing_activation")
+    # The window decides the shape of fcwm's parameters, but not of ccwm's.
+    computing_options = ("smoothing_words", "smoothing_combine", "smoothing_activation", "smoothing_window")
     architectures = {
         TRANSFORMER: {"car_transformer": {"smoothing": "fcwm"}},
         RNNSEARCH: {"car_rnnsearch": {"smoothing": "fcwm"}},
     }
+
+    @classmethod
+    def computing_values(cls, options: object) -> Dict[str, str]:
+        return {**super().computing_values(options), "smoothing_combine": "add" if is_added(options) else "replace"}
 
     def check(self) -> None:
         if self.options.smoothing_window < 1:
@@ -92,12 +104,11 @@ class EmbeddingSmoothing(Mechanism[SmoothingConfig]):
             return None
         before = options.smoothing_window
         after = before if side == "encoder" else 0
-        is_all = options.smoothing_words == "all"
         return ContextAwareSmoothing(
             self.network(embed_dim, before, after, side),
             padding=dictionary.pad(),
-            unknown=None if is_all else dictionary.unk(),
-            add=is_all if options.smoothing_combine is None else options.smoothing_combine == "add",
+            unknown=None if options.smoothing_words == "all" else dictionary.unk(),
+            add=is_added(options),
             embed_scale=embed_scale,
         )
 

@@ -252,6 +252,8 @@ def test_no_warm_start_from_a_model_that_computes_something_else(options: dict[s
             {"relation_fusion": "gate", "relation_mask_operation": "fill"},
             {"relation_mask_operation": "multiply"},
         ),
+        ("fra_transformer", {"relation_fusion": "gate"}, {"relation_fusion": "concat-gate"}),
+        ("car_transformer", {"smoothing": "ccwm", "smoothing_window": 2}, {"smoothing_window": 4}),
         ("car_transformer", {"smoothing": "fcwm", "smoothing_words": "all"}, {"smoothing_words": "unknown"}),
         ("car_transformer", {"smoothing": "ccwm", "smoothing_combine": "add"}, {"smoothing_combine": "replace"}),
         ("car_transformer", {"smoothing": "ccwm", "smoothing_activation": "tanh"}, {"smoothing_activation": "sigmoid"}),
@@ -268,6 +270,18 @@ def test_no_warm_start_from_a_mechanism_that_computes_something_else(
     (name,) = options
     with pytest.raises(UserError, match=f"trained with --{name.replace('_', '-')} {trained[name]}, and the model"):
         build(arch, **{**trained, **options}, **start)
+
+
+@pytest.mark.parametrize(("words", "combine"), [("unknown", "replace"), ("all", "add")])
+def test_a_warm_start_takes_a_default_that_is_written_out(words: str, combine: str, tmp_path: Path) -> None:
+    trained: dict[str, Any] = {"smoothing": "fcwm", "smoothing_words": words, "smoothing_combine": None}
+    model = build_model("car_transformer", **trained)
+    torch.save({"model": model.state_dict(), "cfg": {"model": trained}}, tmp_path / "trained.pt")
+    start: dict[str, Any] = {"warm_start": str(tmp_path / "trained.pt")}
+    assert build_model("car_transformer", **start, **{**trained, "smoothing_combine": combine}).warm_started_from
+    other = {"replace": "add", "add": "replace"}[combine]
+    with pytest.raises(UserError, match=f"trained with --smoothing-combine {combine}, and the model has {other}"):
+        build_model("car_transformer", **start, **{**trained, "smoothing_combine": other})
 
 
 @pytest.mark.parametrize("arch", ["context_transformer", "isg_transformer", "rcg_transformer"])
