@@ -44,10 +44,11 @@ from fairseq_ctxgates.tasks.continuing_generator import CONTEXT, ContinuingGener
 class System(NamedTuple):
     """A model and how it is used.
 
-    arch: its architecture
-    options: the options of the model that differ from those of the architecture
-    preceding: how many preceding sentences a batch has, if the model reads any
-    continues: whether the translations continue those of the preceding sentences
+    Attributes:
+        arch: its architecture
+        options: the options of the model that differ from those of the architecture
+        preceding: how many preceding sentences a batch has, if the model reads any
+        continues: whether the translations continue those of the preceding sentences
     """
 
     arch: str

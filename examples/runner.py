@@ -33,11 +33,12 @@ TAIL_LINES = 15  # how many of a log's last lines are shown if its command faile
 class Step:
     """A shell command.
 
-    what: what it does, in a word or two
-    log: the file for its output
-    budget: the last options of the command, which may be different when an interrupted run goes on
-    keeps_work: whether its results are too costly to be made again just because the command has changed
-    inputs: a digest of the files that it reads besides those that other steps make; empty if it is not known
+    Attributes:
+        what: what it does, in a word or two
+        log: the file for its output
+        budget: the last options of the command, which may be different when an interrupted run goes on
+        keeps_work: whether its results are too costly to be made again just because the command has changed
+        inputs: a digest of the files that it reads besides those that other steps make; empty if it is not known
     """
 
     what: str
@@ -57,8 +58,9 @@ class Step:
 class Job:
     """Steps that run one after another.
 
-    after: the jobs that must be done first
-    updates: the number of updates of its training, for the line of progress
+    Attributes:
+        after: the jobs that must be done first
+        updates: the number of updates of its training, for the line of progress
     """
 
     name: str
@@ -95,13 +97,14 @@ class Job:
 class Record(NamedTuple):
     """The record of a step that was started.
 
-    command, budget: those of the step
-    origin: the digest of its command and of all commands before it
-    seconds: how long it has run in all
-    done: whether it was finished
-    run: the name of the run that finished it
-    after: the names of the runs that it came after
-    inputs: as of the step
+    Attributes:
+        command, budget: those of the step
+        origin: the digest of its command and of all commands before it
+        seconds: how long it has run in all
+        done: whether it was finished
+        run: the name of the run that finished it
+        after: the names of the runs that it came after
+        inputs: as of the step
     """
 
     command: str

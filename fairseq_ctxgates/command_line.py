@@ -26,9 +26,10 @@ class DefaultsHelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
 class Condition(NamedTuple):
     """A condition without which some options have no effect.
 
-    needs: the condition in words
-    holds: whether the parsed options of a command line meet the condition
-    options: the names of the options that depend on it
+    Attributes:
+        needs: the condition in words
+        holds: whether the parsed options of a command line meet the condition
+        options: the names of the options that depend on it
     """
 
     needs: str
@@ -54,7 +55,7 @@ class CommandParser(argparse.ArgumentParser):
         parsed = super().parse_args(args, namespace)
         options = [name for condition in self.conditions for name in condition.options]
         # Parsed once more without the options' defaults, since a user may also give the default itself.
-        given = super().parse_args(args, argparse.Namespace(**dict.fromkeys(options)))
+        given = super().parse_args(args, argparse.Namespace(**{name: None for name in options if name in parsed}))
         for condition in self.conditions:
             for name in condition.options:
                 if getattr(given, name) is not None and not condition.holds(parsed):

@@ -47,8 +47,10 @@ Defaults = Mapping[str, object]  # the default values of options, by name
 class EncoderInput(NamedTuple):
     """The input of an encoder.
 
-    ``source``: the source sentences, (batch, source length). ``inputs``: what side streams added to ``net_input``, by
-    name. ``dictionary``: the source dictionary.
+    Attributes:
+        source: the source sentences, (batch, source length)
+        inputs: what side streams added to ``net_input``, by name
+        dictionary: the source dictionary
     """
 
     source: Tensor
@@ -65,13 +67,12 @@ class EncoderInput(NamedTuple):
 class FurtherSentences(NamedTuple):
     """Further sentences to encode for each source sentence, each by itself.
 
-    ``tokens``: (batch, length), padded. A row is one sentence; with ``groups`` it may be several.
-
-    ``groups``: for each group of sentences, the places of their tokens in the flattened rows, (sentences, their
-    length). A shorter sentence is padded with batch · length, which is one more than the last place.
-
-    ``distances``: the distance of each token's sentence, (batch, length), from 1; 0 for a token that attention must
-    not see, such as padding. If None, attention sees everything but padding.
+    Attributes:
+        tokens: (batch, length), padded. A row is one sentence; with ``groups`` it may be several
+        groups: for each group of sentences, the places of their tokens in the flattened rows, (sentences, their
+            length). A shorter sentence is padded with batch · length, which is one more than the last place
+        distances: the distance of each token's sentence, (batch, length), from 1; 0 for a token that attention must
+            not see, such as padding. If None, attention sees everything but padding
     """
 
     tokens: Tensor

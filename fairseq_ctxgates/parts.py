@@ -138,11 +138,13 @@ class EncodingPart(Part):
 class LayerInput(NamedTuple):
     """What a decoder layer reads beside the target context.
 
-    ``sentence``: h, the encoded source sentence, which the layer's ``attention`` reads. In beam search it has a row for
-    each sentence, but the target context has one for each beam; :func:`attend` knows which rows belong together.
-    ``added``: the tensors that mechanisms added to the encoder's output, by name; encodings have a row for each
-    sentence, too, and all other tensors one for each beam. ``first_step``: the number of the first target position,
-    from 0. ``returns``: the names of gates and attention weights to return.
+    Attributes:
+        sentence: h, the encoded source sentence, which the layer's ``attention`` reads. In beam search it has a row for
+            each sentence, but the target context has one for each beam; :func:`attend` knows which rows belong together
+        added: the tensors that mechanisms added to the encoder's output, by name; encodings have a row for each
+            sentence, too, and all other tensors one for each beam
+        first_step: the number of the first target position, from 0
+        returns: the names of gates and attention weights to return
     """
 
     sentence: EncodedSentence

@@ -26,10 +26,11 @@ PRECEDING = 3  # sentences
 class Example(NamedTuple):
     """A sentence with a pronoun that its source leaves out, after the preceding sentences.
 
-    preceding: source sentences, the nearest first, empty before the beginning of the dialogue
-    preceding_target: their references
-    wrong: the reference with each of the other pronouns
-    has_antecedent: whether the preceding source sentence has the pronoun's gender, and no other
+    Attributes:
+        preceding: source sentences, the nearest first, empty before the beginning of the dialogue
+        preceding_target: their references
+        wrong: the reference with each of the other pronouns
+        has_antecedent: whether the preceding source sentence has the pronoun's gender, and no other
     """
 
     source: str

@@ -51,18 +51,19 @@ class _Parser(argparse.ArgumentParser):
 class Corpus(Section):
     """A parallel corpus, from text to binarized data with side streams.
 
-    languages: such as ``zh-en``
-    text: the folder, below ``--texts``, with ``{train,valid,test}.{zh,en}``, each possibly with ``.gz``
-    documents: whether the folder also has ``*.docids``, with the name of each line's document
-    make: instead of ``text``, a command that makes such files in the folder ``text``
-    first: how many of the first pairs of train are read; 0 for all
-    held_out: for a corpus without a test set, how many of the last pairs of train become the test set
-    tokenizer: ``none`` for tokenized text; with ``moses``, translations are detokenized before they are scored
-    bpe: the number of operations of joint BPE, with one dictionary
-    words: instead of ``bpe``, the number of words of each language; all other words are unknown
-    streams: the commands that add side streams
-    scoring: options for this text, as in ``ctxgates analyze bleu-by-length``: ``--tokenize``, ``--lowercase``,
-        ``--remove-bpe``
+    Attributes:
+        languages: such as ``zh-en``
+        text: the folder, below ``--texts``, with ``{train,valid,test}.{zh,en}``, each possibly with ``.gz``
+        documents: whether the folder also has ``*.docids``, with the name of each line's document
+        make: instead of ``text``, a command that makes such files in the folder ``text``
+        first: how many of the first pairs of train are read; 0 for all
+        held_out: for a corpus without a test set, how many of the last pairs of train become the test set
+        tokenizer: ``none`` for tokenized text; with ``moses``, translations are detokenized before they are scored
+        bpe: the number of operations of joint BPE, with one dictionary
+        words: instead of ``bpe``, the number of words of each language; all other words are unknown
+        streams: the commands that add side streams
+        scoring: options for this text, as in ``ctxgates analyze bleu-by-length``: ``--tokenize``, ``--lowercase``,
+            ``--remove-bpe``
 
     ``make``, ``streams`` and the commands below may use $data (the data directory with ``-s`` and ``-t``), $text (the
     folder of the text), $reference (of the test set), $scoring, $corpus (the folder of the whole corpus), and $examples
@@ -106,12 +107,13 @@ class Corpus(Section):
 class System(Section):
     """A model to train.
 
-    train: its own options of fairseq-train
-    starts_from: an earlier system of the part, whose weights it starts from
-    budget: replaces the part's budget
-    is_scored: whether it is a row of the table; False for a system that other systems only start from
-    variants: options of fairseq-generate, by the name of the row for their translations
-    measures: names of measures
+    Attributes:
+        train: its own options of fairseq-train
+        starts_from: an earlier system of the part, whose weights it starts from
+        budget: replaces the part's budget
+        is_scored: whether it is a row of the table; False for a system that other systems only start from
+        variants: options of fairseq-generate, by the name of the row for their translations
+        measures: names of measures
     """
 
     train: str
@@ -125,10 +127,11 @@ class System(Section):
 class Measure(Section):
     """A statistic of one system.
 
-    command: writes JSON to the file of its option ``--json``, which the runner adds; it may also use $checkpoint and
-        $folder, for further files
-    columns: for each heading of a column of the table, the keys to a number in the JSON file, joined by dots
-        (``all.mean``)
+    Attributes:
+        command: writes JSON to the file of its option ``--json``, which the runner adds; it may also use $checkpoint
+            and $folder, for further files
+        columns: for each heading of a column of the table, the keys to a number in the JSON file, joined by dots
+            (``all.mean``)
     """
 
     command: str
@@ -138,14 +141,15 @@ class Measure(Section):
 class Part(Section):
     """Systems that are compared; the first is the baseline.
 
-    question: the question that the part is to answer
-    corpus: the name of its corpus
-    seeds: of the trainings; each system is trained with each seed
-    train: the options of fairseq-train that all systems have
-    budget: how long the systems are trained (``--max-epoch 20 --patience 3``); if it is raised, trainings go on
-    generate: options of fairseq-generate
-    analyses: commands, by name, that are run for each seed over all scored systems; they may also use $checkpoints,
-        $translations, and $folder for their files
+    Attributes:
+        question: the question that the part is to answer
+        corpus: the name of its corpus
+        seeds: of the trainings; each system is trained with each seed
+        train: the options of fairseq-train that all systems have
+        budget: how long the systems are trained (``--max-epoch 20 --patience 3``); if it is raised, trainings go on
+        generate: options of fairseq-generate
+        analyses: commands, by name, that are run for each seed over all scored systems; they may also use $checkpoints,
+            $translations, and $folder for their files
     """
 
     question: str = ""
@@ -205,8 +209,9 @@ class Part(Section):
 class Plan(Section):
     """Everything that one run does.
 
-    include: plans in the same folder that this one changes or extends
-    options: text to use in other values of the plan
+    Attributes:
+        include: plans in the same folder that this one changes or extends
+        options: text to use in other values of the plan
     """
 
     include: List[str] = []

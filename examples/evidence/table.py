@@ -46,9 +46,10 @@ class Validation(NamedTuple):
 class Training:
     """What the log of a training says.
 
-    curve: the validations in their order
-    has_converged: whether training stopped because the validation loss did not improve any more
-    seconds: wall-clock seconds, over all runs of an interrupted training
+    Attributes:
+        curve: the validations in their order
+        has_converged: whether training stopped because the validation loss did not improve any more
+        seconds: wall-clock seconds, over all runs of an interrupted training
     """
 
     curve: Sequence[Validation]
@@ -118,12 +119,13 @@ def mixed_bootstrap(
 class Row:
     """A system or a variant of one, over the seeds.
 
-    trainings: one for each seed; a variant has none
-    scores: for each metric, the score of each seed
-    half_widths: half the width of the 95% interval over the sentences, for each metric and seed
-    p_values: p of the difference to the baseline, for each metric and seed; None for the baseline
-    p_over_seeds: for each metric, p by :func:`mixed_bootstrap`; None for the baseline, and with one seed
-    statistics: for each heading of a column, the value of the measure for each seed
+    Attributes:
+        trainings: one for each seed; a variant has none
+        scores: for each metric, the score of each seed
+        half_widths: half the width of the 95% interval over the sentences, for each metric and seed
+        p_values: p of the difference to the baseline, for each metric and seed; None for the baseline
+        p_over_seeds: for each metric, p by :func:`mixed_bootstrap`; None for the baseline, and with one seed
+        statistics: for each heading of a column, the value of the measure for each seed
     """
 
     name: str

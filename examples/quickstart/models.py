@@ -53,13 +53,14 @@ TRAINING = (
 class Model(NamedTuple):
     """A model, which is a row of the table.
 
-    name: its name in the table
-    options: options of ``fairseq-train``, in addition to ``size`` and ``TRAINING``
-    streams: the streams that the model reads, as named in ``STREAMS``
-    has_gates: whether its context gates are analysed
-    ablations: the name and ``--model-overrides`` of each ablation, which is a further row for the same checkpoint
-    size: options for the numbers of layers and dimensions, and the learning rate that goes with them
-    updates: the number of updates for which it is trained
+    Attributes:
+        name: its name in the table
+        options: options of ``fairseq-train``, in addition to ``size`` and ``TRAINING``
+        streams: the streams that the model reads, as named in ``STREAMS``
+        has_gates: whether its context gates are analysed
+        ablations: the name and ``--model-overrides`` of each ablation, which is a further row for the same checkpoint
+        size: options for the numbers of layers and dimensions, and the learning rate that goes with them
+        updates: the number of updates for which it is trained
     """
 
     name: str

@@ -19,6 +19,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 import torch
 
 from fairseq_ctxgates.analysis.analysis import quiet_logging
+from fairseq_ctxgates.analysis.forced_decoding import predicted_words
 from fairseq_ctxgates.analysis.inference import Inference, add_batch_options
 from fairseq_ctxgates.errors import UserError, exit_on_user_error
 
@@ -63,14 +64,13 @@ def score_probe(
     dictionary = inference.task.target_dictionary
     for batch in inference.batches(split, max_tokens, batch_size):
         with torch.no_grad():
-            logits, _ = inference.model(**batch["net_input"])
-        for index, target, ranked_first in zip(batch["id"].tolist(), batch["target"], logits.argmax(dim=-1)):
+            predictions = predicted_words(inference.model, batch, dictionary.pad())
+        for index, target, ranked_first in zip(batch["id"].tolist(), batch["target"], predictions):
             line = index + 1
             if line not in probed:
                 continue
-            words = join_words(
-                *([dictionary[i] for i in row[target != dictionary.pad()]] for row in (target, ranked_first))
-            )
+            tokens = target[target != dictionary.pad()]
+            words = join_words([dictionary[i] for i in tokens], [dictionary[i] for i in ranked_first])
             for position, word in probed[line]:
                 if position > len(words) or words[position - 1][0] != word:
                     raise UserError(f"{path}: word {position} of line {line} of {split} is not {word!r}: other data?")

@@ -16,14 +16,17 @@ from fairseq_ctxgates.command_line import CommandParser
 class Analysis(ABC):
     """An analysis of ``ctxgates analyze``. The docstring of a subclass is its description in the help text.
 
-    name: its name on the command line
-    output_options: the options, without ``--``, that name files to write
-    figure_options: the options that have an effect only with ``--figure`` or ``--html``, if the analysis has them
+    Attributes:
+        name: its name on the command line
+        output_options: the options, without ``--``, that name files to write
+        figures: those of them that name figures
+        figure_options: the options that have an effect only with ``--figure`` or ``--html``
     """
 
     name: ClassVar[str]
     output_options: ClassVar[Sequence[str]] = ("json", "csv", "figure")
-    figure_options: ClassVar[Sequence[str]] = ("sentence",)
+    figures: ClassVar[Sequence[str]] = ("figure",)
+    figure_options: ClassVar[Sequence[str]] = ()
 
     @abstractmethod
     def add_options(self, parser: CommandParser) -> None:
@@ -61,7 +64,7 @@ class Analysis(ABC):
         """Run the analysis from the command line: print the result, and write the files that the options name."""
         args = self.parse_args(argv)
         quiet_logging()
-        check_outputs(args, self.output_options)
+        check_outputs(args, self.output_options, self.figures)
         result = self.run(args)
         print(result.text())
         result.write(args)

@@ -65,14 +65,15 @@ def entropy(weights: Tensor) -> Tensor:
 class SentenceEntropy:
     """The entropies over the target tokens of one sentence.
 
-    number: the number of the sentence in the split, from 1
-    preceding: the words of the preceding sentence; None if it is NULL
-    preceding_tokens: n, the number of its tokens
-    tokens: the target tokens, including end of sentence
-    layers: the numbers of the layers that attend to the preceding sentence
-    bits: H, (layers, target length)
-    shares: the share of the attention on each preceding sentence, the nearest first, (layers, N)
-    bits_within: H_d for each preceding sentence, (layers, N); NaN where there is no such sentence
+    Attributes:
+        number: the number of the sentence in the split, from 1
+        preceding: the words of the preceding sentence; None if it is NULL
+        preceding_tokens: n, the number of its tokens
+        tokens: the target tokens, including end of sentence
+        layers: the numbers of the layers that attend to the preceding sentence
+        bits: H, (layers, target length)
+        shares: the share of the attention on each preceding sentence, the nearest first, (layers, N)
+        bits_within: H_d for each preceding sentence, (layers, N); NaN where there is no such sentence
     """
 
     number: int
@@ -99,13 +100,14 @@ class SentenceEntropy:
 class EntropySummary:
     """Statistics of the entropy after one kind of preceding sentence.
 
-    kind: NULL or ordinary
-    layer: the number of the layer; None for all layers together, with equal weights
-    sentences, target_tokens: the number of sentences and of target tokens
-    mean_bits, standard_deviation: over the target tokens; None if there are no sentences
-    share_of_even: the mean of H / log2 n; None if there are no sentences
-    shares: the mean share of the attention on each preceding sentence over the target tokens, the nearest first
-    bits_within: the mean of H_d, weighted by s_d, for each preceding sentence; None where all weights are 0
+    Attributes:
+        kind: NULL or ordinary
+        layer: the number of the layer; None for all layers together, with equal weights
+        sentences, target_tokens: the number of sentences and of target tokens
+        mean_bits, standard_deviation: over the target tokens; None if there are no sentences
+        share_of_even: the mean of H / log2 n; None if there are no sentences
+        shares: the mean share of the attention on each preceding sentence over the target tokens, the nearest first
+        bits_within: the mean of H_d, weighted by s_d, for each preceding sentence; None where all weights are 0
     """
 
     kind: str
@@ -323,6 +325,7 @@ class AttentionEntropyAnalysis(Analysis):
     """
 
     name = "attention-entropy"
+    figure_options = ("sentence",)
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """The model, the split, the files to write and the sentences to draw."""

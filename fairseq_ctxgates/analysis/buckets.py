@@ -18,7 +18,6 @@ from sacrebleu.metrics import BLEU
 
 from fairseq_ctxgates.analysis.analysis import Analysis
 from fairseq_ctxgates.analysis.figures import bars, legend_above, new_figure
-from fairseq_ctxgates.analysis.inference import find_split, first_data_dir
 from fairseq_ctxgates.analysis.options import add_data_options, add_file_option, add_split_option
 from fairseq_ctxgates.analysis.report import Cell, Result, Table, add_report_options
 from fairseq_ctxgates.analysis.systems import (
@@ -30,7 +29,7 @@ from fairseq_ctxgates.analysis.systems import (
     read_systems_and_references,
 )
 from fairseq_ctxgates.command_line import CommandParser, language_pair
-from fairseq_ctxgates.data.data_directory import Split
+from fairseq_ctxgates.data.data_directory import Split, find_split, first_data_dir
 from fairseq_ctxgates.data.subwords import check_subwords
 
 if TYPE_CHECKING:
@@ -85,12 +84,13 @@ SENTENCE_COLUMNS = {"sentences": "", "%": ".1f"}  # of each bucket, in addition 
 class BucketScores:
     """The BLEU of several systems in each bucket of sentences.
 
-    names: the names of the systems, the baseline first
-    buckets: the range of each bucket
-    sentences: the number of sentences in each bucket
-    bleu: for each system, the BLEU in each bucket; None in a bucket without sentences
-    total: for each system, the BLEU over all sentences
-    signature: sacreBLEU's signature
+    Attributes:
+        names: the names of the systems, the baseline first
+        buckets: the range of each bucket
+        sentences: the number of sentences in each bucket
+        bleu: for each system, the BLEU in each bucket; None in a bucket without sentences
+        total: for each system, the BLEU over all sentences
+        signature: sacreBLEU's signature
     """
 
     names: Sequence[str]

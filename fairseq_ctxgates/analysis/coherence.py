@@ -52,9 +52,10 @@ REFERENCE = "reference"
 class Coherence:
     """The coherence of one text.
 
-    similarities: sim of each pair of adjacent sentences, (pairs,); NaN if one of them has no word with a vector
-    mean: over the similarities that are not NaN
-    known_words: the share of the words that have a vector; None for a text without words
+    Attributes:
+        similarities: sim of each pair of adjacent sentences, (pairs,); NaN if one of them has no word with a vector
+        mean: over the similarities that are not NaN
+        known_words: the share of the words that have a vector; None for a text without words
     """
 
     similarities: np.ndarray

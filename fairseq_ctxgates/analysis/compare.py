@@ -46,10 +46,11 @@ SACREBLEUS = ("BLEU", "chrF2", "d-BLEU", "d-chrF2")  # from 0 to 100
 class Score:
     """A system's score by one metric.
 
-    score: the score of the whole text
-    mean, half_width: the middle of the 95% interval over the resamples, and half its width
-    p: how often a difference this large would be drawn if both systems were equal; None for the baseline, for
-        translations equal to the baseline's, and for a single sentence
+    Attributes:
+        score: the score of the whole text
+        mean, half_width: the middle of the 95% interval over the resamples, and half its width
+        p: how often a difference this large would be drawn if both systems were equal; None for the baseline, for
+            translations equal to the baseline's, and for a single sentence
     """
 
     score: float
@@ -67,9 +68,10 @@ class Score:
 class Scores:
     """The scores of several systems by several metrics.
 
-    names: the names of the systems, the baseline first
-    by_metric: for each metric, the scores of the systems
-    signatures: for each metric, sacreBLEU's signature
+    Attributes:
+        names: the names of the systems, the baseline first
+        by_metric: for each metric, the scores of the systems
+        signatures: for each metric, sacreBLEU's signature
     """
 
     names: Sequence[str]

@@ -62,10 +62,11 @@ def is_right(scores: np.ndarray) -> bool:
 class GroupAccuracy:
     """The accuracies over a group of examples.
 
-    name: the name of the group
-    examples: the number of examples
-    chance: the expected accuracy of guessing
-    accuracies: the accuracy of each system
+    Attributes:
+        name: the name of the group
+        examples: the number of examples
+        chance: the expected accuracy of guessing
+        accuracies: the accuracy of each system
     """
 
     name: str

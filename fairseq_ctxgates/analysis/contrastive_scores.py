@@ -12,8 +12,9 @@ from fairseq.data import Dictionary, data_utils, encoders
 from torch import Tensor
 
 from fairseq_ctxgates.analysis.contrastive_sets import Example
-from fairseq_ctxgates.analysis.inference import Batch, Inference, default_batch_size
+from fairseq_ctxgates.analysis.inference import Inference, default_batch_size
 from fairseq_ctxgates.analysis.scores import token_log_probs
+from fairseq_ctxgates.data.side_stream import Batch
 from fairseq_ctxgates.errors import UserError, one_line
 from fairseq_ctxgates.inter_sentence.concatenated_sentences import ConcatenatedSentences
 from fairseq_ctxgates.inter_sentence.preceding_stream import PrecedingStream
@@ -176,10 +177,11 @@ def _starts(examples: Sequence[Example]) -> np.ndarray:
 class ModelScores(NamedTuple):
     """The scores of a model.
 
-    examples: as the model reads them
-    scores: of each example's translations, (translations,)
-    ambiguous: the number of examples in which a wrong translation has the tokens of the right one
-    unknown: the fraction of the tokens of each side, source and target, that are not in the model's dictionary
+    Attributes:
+        examples: as the model reads them
+        scores: of each example's translations, (translations,)
+        ambiguous: the number of examples in which a wrong translation has the tokens of the right one
+        unknown: the fraction of the tokens of each side, source and target, that are not in the model's dictionary
     """
 
     examples: List[Example]

@@ -27,12 +27,13 @@ FAR = 3  # ContraPro's own evaluation has one group for all larger distances bet
 class Example:
     """A source sentence with translations to choose from.
 
-    where: file and place of the example, for messages
-    source: the sentence
-    preceding: the source sentences before it in its document, the nearest last; none of them is empty
-    translations: the right translation, then the wrong ones
-    preceding_targets: for each translation, the translations of the preceding sentences; None if they are not known
-    groups: the groups that the example counts in, such as {"distance": "1"}
+    Attributes:
+        where: file and place of the example, for messages
+        source: the sentence
+        preceding: the source sentences before it in its document, the nearest last; none of them is empty
+        translations: the right translation, then the wrong ones
+        preceding_targets: for each translation, the translations of the preceding sentences; None if they are not known
+        groups: the groups that the example counts in, such as {"distance": "1"}
     """
 
     where: str

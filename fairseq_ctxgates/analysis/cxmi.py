@@ -153,6 +153,7 @@ class CXMIAnalysis(Analysis):
 
     name = "cxmi"
     output_options = (*Analysis.output_options, "tokens", "html")
+    figure_options = ("sentence",)
 
     def add_options(self, parser: CommandParser) -> None:
         """The models, the split, the intervals, the files to write and the sentence to draw."""

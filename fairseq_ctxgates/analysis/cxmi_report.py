@@ -31,8 +31,13 @@ def summary_table(models: Sequence[Measured]) -> Table:
     }
     rows: List[List[Cell]] = [
         [
-            *(model.name, group, c.sentences, c.target_tokens),
-            *(c.cross_entropy_without, c.cross_entropy_with, c.bits.text(".4f")),
+            model.name,
+            group,
+            c.sentences,
+            c.target_tokens,
+            c.cross_entropy_without,
+            c.cross_entropy_with,
+            c.bits.text(".4f"),
         ]
         for model in models
         for group, c in model.groups.items()

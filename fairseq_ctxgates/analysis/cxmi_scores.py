@@ -17,10 +17,11 @@ WITH = "with a preceding sentence"
 class SentenceScores:
     """log2 P of each target token of a sentence, with the preceding sentence and without it.
 
-    number: the number of the sentence in the split, from 1
-    is_preceded: whether it has a preceding sentence
-    tokens: the target tokens
-    with_context, without: log2 P, (target length,)
+    Attributes:
+        number: the number of the sentence in the split, from 1
+        is_preceded: whether it has a preceding sentence
+        tokens: the target tokens
+        with_context, without: log2 P, (target length,)
     """
 
     number: int

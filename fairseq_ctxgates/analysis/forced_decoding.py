@@ -24,14 +24,12 @@ from fairseq_ctxgates.analysis.analysis import Analysis
 from fairseq_ctxgates.analysis.bootstrap import Estimate, add_bootstrap_options, bootstrap, ratio
 from fairseq_ctxgates.analysis.figures import Bar, new_figure, panels
 from fairseq_ctxgates.analysis.inference import (
-    Batch,
     Inference,
     TranslationModel,
     add_inference_options,
     as_context_model,
     check_overrides,
     checkpoint_paths,
-    first_data_dir,
     run_without_attention,
 )
 from fairseq_ctxgates.analysis.options import add_names_option
@@ -40,6 +38,8 @@ from fairseq_ctxgates.analysis.systems import system_names
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE
 from fairseq_ctxgates.context_gates.pmi.labelling import GateLabeller, load_labeller
 from fairseq_ctxgates.context_gates.pmi.sentences import Sentences, starts
+from fairseq_ctxgates.data.data_directory import first_data_dir
+from fairseq_ctxgates.data.side_stream import Batch
 from fairseq_ctxgates.errors import UserError
 
 if TYPE_CHECKING:
@@ -135,9 +135,10 @@ def forced_decoding_errors(
 class Comparison:
     """The errors of several systems over the same sentences.
 
-    names: the names of the systems, the baseline first
-    errors: for each system, (sentences, 3), as returned by :func:`forced_decoding_errors`
-    resamples, seed: of the bootstrap
+    Attributes:
+        names: the names of the systems, the baseline first
+        errors: for each system, (sentences, 3), as returned by :func:`forced_decoding_errors`
+        resamples, seed: of the bootstrap
     """
 
     names: Sequence[str]

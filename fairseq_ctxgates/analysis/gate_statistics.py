@@ -43,29 +43,42 @@ class GateSummary:
     mean_hinge: Optional[float] = None
 
 
-class _DimensionSums:
-    """Sums over the tokens for each dimension of a layer's gates."""
+class _LayerSums:
+    """Sums over the gates of a layer. Those of the hinges are over the labelled positions, those of single dimensions
+    over the tokens."""
 
     def __init__(self) -> None:
+        self.gates = GateSums()
+        self.hinge = 0.0
+        self.mean_hinge = 0.0
         self.tokens = 0
-        self.sums: np.ndarray = np.zeros(())
-        self.square_sums: np.ndarray = np.zeros(())
+        self.dimensions: np.ndarray = np.zeros(())
+        self.dimension_squares: np.ndarray = np.zeros(())
+        self.histogram = np.zeros(BINS, dtype=np.int64)
 
-    def add(self, z: Tensor) -> None:
-        """Count the gates of some tokens, (tokens, embed dim)."""
+    def add(self, gate: Tensor, is_token: Tensor, labels: Optional[Tensor]) -> None:
+        """Count the gates of a batch, (target length, batch, embed dim); see :meth:`GateStatistics.add`."""
+        self.gates = _total([self.gates, gate_sums([gate], is_token, labels)])
+        if labels is not None:
+            self.hinge += float(gate_hinge(gate, labels, "mean")[is_token].sum())
+            self.mean_hinge += float(gate_hinge(gate, labels, "hinge-of-mean")[is_token].sum())
+        z = gate.transpose(0, 1)[is_token].float()
         self.tokens += len(z)
-        self.sums = self.sums + z.double().sum(dim=0).cpu().numpy()
-        self.square_sums = self.square_sums + z.double().square().sum(dim=0).cpu().numpy()
+        self.dimensions = self.dimensions + z.double().sum(dim=0).cpu().numpy()
+        self.dimension_squares = self.dimension_squares + z.double().square().sum(dim=0).cpu().numpy()
+        self.histogram += torch.histc(z, bins=BINS, min=0, max=1).cpu().numpy().astype(np.int64)
 
-    def mean(self) -> np.ndarray:
+    @property
+    def dimension_means(self) -> np.ndarray:
         """(embed dim,)"""
-        mean: np.ndarray = self.sums / self.tokens
-        return mean
+        means: np.ndarray = self.dimensions / self.tokens
+        return means
 
-    def variance(self) -> np.ndarray:
+    @property
+    def dimension_variances(self) -> np.ndarray:
         """(embed dim,)"""
-        variance: np.ndarray = np.maximum(self.square_sums / self.tokens - self.mean() ** 2, 0.0)
-        return variance
+        variances: np.ndarray = np.maximum(self.dimension_squares / self.tokens - self.dimension_means**2, 0.0)
+        return variances
 
 
 class GateStatistics:
@@ -75,12 +88,7 @@ class GateStatistics:
         self.sentences = 0
         self.tokens = 0
         self.labels = {SOURCE: 0, TARGET: 0}
-        self._sums: Dict[int, GateSums] = {}
-        # By layer, summed over the labelled positions.
-        self._hinges: Dict[int, float] = defaultdict(float)
-        self._mean_hinges: Dict[int, float] = defaultdict(float)
-        self._dimensions: Dict[int, _DimensionSums] = defaultdict(_DimensionSums)
-        self._histograms: Dict[int, np.ndarray] = {}
+        self._layers: Dict[int, _LayerSums] = defaultdict(_LayerSums)
 
     def add(self, gates: Dict[int, Tensor], is_token: Tensor, labels: Optional[Tensor] = None) -> None:
         """Count a batch.
@@ -96,14 +104,7 @@ class GateStatistics:
             for label in self.labels:
                 self.labels[label] += int((labels[is_token] == label).sum())
         for layer, gate in gates.items():
-            self._sums[layer] = _total([self._sums.get(layer, GateSums()), gate_sums([gate], is_token, labels)])
-            if labels is not None:
-                self._hinges[layer] += float(gate_hinge(gate, labels, "mean")[is_token].sum())
-                self._mean_hinges[layer] += float(gate_hinge(gate, labels, "hinge-of-mean")[is_token].sum())
-            z = gate.transpose(0, 1)[is_token].float()
-            self._dimensions[layer].add(z)
-            counts = torch.histc(z, bins=BINS, min=0, max=1).cpu().numpy().astype(np.int64)
-            self._histograms[layer] = self._histograms.get(layer, 0) + counts
+            self._layers[layer].add(gate, is_token, labels)
 
     @property
     def labelled_tokens(self) -> int:
@@ -119,13 +120,13 @@ class GateStatistics:
     @property
     def layers(self) -> List[int]:
         """The numbers of the layers, from 1 at the bottom."""
-        return sorted(self._sums)
+        return sorted(self._layers)
 
     def summary(self, layer: Optional[int] = None) -> GateSummary:
         """The summary of one layer, or of all layers together with equal weights."""
-        layers = self.layers if layer is None else [layer]
-        sums = _total(self._sums[one] for one in layers)
-        dimension_variance = float(np.mean([self._dimensions[one].variance() for one in layers]))
+        layers = [self._layers[one] for one in (self.layers if layer is None else [layer])]
+        sums = _total(one.gates for one in layers)
+        dimension_variance = float(np.mean([one.dimension_variances for one in layers]))
         if not self.labelled_tokens:
             return GateSummary(sums.mean, sums.variance, dimension_variance)
         labelled_positions = self.labelled_tokens * len(layers)
@@ -135,18 +136,18 @@ class GateStatistics:
             dimension_variance,
             agreement=sums.agreement,
             mean_agreement=sums.mean_agreement,
-            hinge=sum(self._hinges[one] for one in layers) / labelled_positions,
-            mean_hinge=sum(self._mean_hinges[one] for one in layers) / labelled_positions,
+            hinge=sum(one.hinge for one in layers) / labelled_positions,
+            mean_hinge=sum(one.mean_hinge for one in layers) / labelled_positions,
         )
 
     def dimensions(self, layer: int) -> Dict[str, List[float]]:
         """The mean and the variance over the tokens of each dimension of a layer's gates."""
-        sums = self._dimensions[layer]
-        return {"mean": sums.mean().tolist(), "variance": sums.variance().tolist()}
+        sums = self._layers[layer]
+        return {"mean": sums.dimension_means.tolist(), "variance": sums.dimension_variances.tolist()}
 
     def histogram(self, layer: int) -> np.ndarray:
         """The number of components of a layer's gates in each of ``BINS`` equal parts of 0 to 1, (bins,)."""
-        return self._histograms[layer]
+        return self._layers[layer].histogram
 
     def as_dict(self) -> Dict[str, object]:
         """All statistics, for JSON."""

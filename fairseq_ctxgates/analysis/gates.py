@@ -79,11 +79,12 @@ def gate_statistics(
 class SentenceGates:
     """The gates of one sentence, for the heat map.
 
-    source: the source sentence
-    tokens: the target tokens
-    layers: the numbers of the layers, from the bottom
-    means: the mean of z over its components, (layers, target length)
-    labels: the name of each target token's label; None without labels
+    Attributes:
+        source: the source sentence
+        tokens: the target tokens
+        layers: the numbers of the layers, from the bottom
+        means: the mean of z over its components, (layers, target length)
+        labels: the name of each target token's label; None without labels
     """
 
     source: str
@@ -233,6 +234,8 @@ class GateAnalysis(Analysis):
 
     name = "gates"
     output_options = (*Analysis.output_options, "histogram", "html")
+    figures = ("figure", "histogram")
+    figure_options = ("sentence",)
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """The model, the split, the sentence to draw and the files to write."""

@@ -19,7 +19,7 @@ from fairseq_ctxgates.analysis.options import add_data_options, add_split_option
 from fairseq_ctxgates.checkpoints.loading import load_checkpoint
 from fairseq_ctxgates.command_line import positive
 from fairseq_ctxgates.compat import TranslationTask
-from fairseq_ctxgates.data.data_directory import Split, find_splits, load_dictionary
+from fairseq_ctxgates.data.data_directory import Split, find_split, first_data_dir, load_dictionary
 from fairseq_ctxgates.data.side_stream import Batch
 from fairseq_ctxgates.errors import UserError, one_line
 from fairseq_ctxgates.user_dir import register_models
@@ -126,11 +126,6 @@ def parse_overrides(text: str) -> Dict[str, object]:
         raise argparse.ArgumentTypeError(f"{text!r} is not a dictionary such as {{'dropout': 0.1}}") from error
 
 
-def first_data_dir(data: str) -> Path:
-    """The first of the data directories that an argument names (``a:b``)."""
-    return Path(utils.split_paths(data)[0])
-
-
 def as_context_model(model: TranslationModel) -> Optional[ContextModel]:
     """The model, if it is one of this package, with the methods that fairseq's own models lack; otherwise None."""
     from fairseq_ctxgates.models.context_model import ContextModel
@@ -159,18 +154,6 @@ def run_without_attention(model: TranslationModel, batch: Batch, **options: Any)
     if as_context_model(model) is not None:
         options = {"return_attention": False, **options}
     return model(**batch["net_input"], **options)
-
-
-def find_split(data_dir: Path, name: str, source_lang: str, target_lang: str) -> Split:
-    """A split of a data directory.
-
-    Raises:
-        UserError: the directory or the split does not exist; the message names the splits of the directory.
-    """
-    splits = {split.name: split for split in find_splits(data_dir, source_lang, target_lang)}
-    if name not in splits:
-        raise UserError(f"{data_dir} has no split {name!r} of {source_lang}-{target_lang}: it has {', '.join(splits)}")
-    return splits[name]
 
 
 @contextlib.contextmanager

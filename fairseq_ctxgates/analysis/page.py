@@ -19,12 +19,14 @@ TOP = 20  # words listed above the sentences
 class PageSentence:
     """A sentence of the page.
 
-    number: the number of the sentence in the split, from 1
-    before: the tokens of the preceding source sentences, the nearest last
-    source, tokens: the source tokens and the target tokens
-    values: for each series, the value of each target token
-    attention: for each series with attention, the weights of the last preceding tokens, (target length, their number)
-    labels: the labels of the target tokens, "" for none; None without labels
+    Attributes:
+        number: the number of the sentence in the split, from 1
+        before: the tokens of the preceding source sentences, the nearest last
+        source, tokens: the source tokens and the target tokens
+        values: for each series, the value of each target token
+        attention: for each series with attention, the weights of the last preceding tokens, (target length, their
+            number)
+        labels: the labels of the target tokens, "" for none; None without labels
     """
 
     number: int
@@ -40,12 +42,13 @@ class PageSentence:
 class Page:
     """A page, with its sentences in order.
 
-    title, what: the heading, and what the colours mean
-    series: the names of the lines
-    middle: the value that has no colour
-    range: the distance from ``middle`` at which the colour is full
-    low, high: what lower and higher values mean
-    lists_top: whether the words with the highest values are listed
+    Attributes:
+        title, what: the heading, and what the colours mean
+        series: the names of the lines
+        middle: the value that has no colour
+        range: the distance from ``middle`` at which the colour is full
+        low, high: what lower and higher values mean
+        lists_top: whether the words with the highest values are listed
     """
 
     title: str

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from fairseq_ctxgates.analysis.attention_entropy import inter_sentence, read_attention
-from fairseq_ctxgates.analysis.inference import Batch, Inference, reads_preceding
+from fairseq_ctxgates.analysis.inference import Inference, reads_preceding
+from fairseq_ctxgates.data.side_stream import Batch
 from fairseq_ctxgates.inter_sentence.preceding_stream import PrecedingStream
 
 

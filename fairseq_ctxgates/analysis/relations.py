@@ -21,7 +21,6 @@ from torch import Tensor
 from fairseq_ctxgates.analysis.analysis import Analysis
 from fairseq_ctxgates.analysis.figures import new_figure
 from fairseq_ctxgates.analysis.inference import (
-    Batch,
     Inference,
     add_loading_options,
     add_model_options,
@@ -29,6 +28,7 @@ from fairseq_ctxgates.analysis.inference import (
 )
 from fairseq_ctxgates.analysis.options import add_split_option
 from fairseq_ctxgates.analysis.report import Cell, Result, Table, add_report_options
+from fairseq_ctxgates.data.side_stream import Batch
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations.stream import Relations
 
@@ -42,12 +42,13 @@ if TYPE_CHECKING:
 class RelationAttention:
     """The relation mask and the attention of one sentence of L tokens. Row i of a matrix is what token i sees.
 
-    number: the number of the sentence in the split, from 1
-    tokens: the source tokens, including end of sentence
-    layer: the number of the encoder layer, from 1 at the bottom
-    mask: M, (L, L), bool
-    plain: the weights of attention without the mask, (L, L)
-    masked: the weights under the mask, (L, L)
+    Attributes:
+        number: the number of the sentence in the split, from 1
+        tokens: the source tokens, including end of sentence
+        layer: the number of the encoder layer, from 1 at the bottom
+        mask: M, (L, L), bool
+        plain: the weights of attention without the mask, (L, L)
+        masked: the weights under the mask, (L, L)
     """
 
     number: int
@@ -206,7 +207,6 @@ class RelationAnalysis(Analysis):
     """
 
     name = "relations"
-    figure_options = ()
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """The model, the sentence, the layer and the files to write."""

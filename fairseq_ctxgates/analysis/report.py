@@ -37,9 +37,10 @@ Cell = Union[str, float, None]
 class Table:
     """Rows of values under headings.
 
-    columns: for each heading (with its unit, if it has one), the format of its numbers as in :func:`format` (".3f"); a
-        CSV file has the unrounded numbers
-    rows: a value for each column: text, a number, or None for a missing value
+    Attributes:
+        columns: for each heading (with its unit, if it has one), the format of its numbers as in :func:`format`
+            (".3f"); a CSV file has the unrounded numbers
+        rows: a value for each column: text, a number, or None for a missing value
     """
 
     columns: Mapping[str, str]
@@ -76,15 +77,16 @@ def format_number(number: float, spec: str) -> str:
 class Result:
     """What an analysis found, in each form in which it can be shown.
 
-    tables: printed one below another
-    report: the content of the JSON file
-    csv: the table of the CSV file
-    figure: draws the figure of ``--figure``; called only if that option is given. None if there is nothing to draw
-    more_figures: the same for the options that name further figures
-    more_csv: the tables for the options that name further CSV files
-    page: the page of ``--html``; None if that option is not given
-    headline: printed above the tables
-    footer: lines printed below the tables
+    Attributes:
+        tables: printed one below another
+        report: the content of the JSON file
+        csv: the table of the CSV file
+        figure: draws the figure of ``--figure``; called only if that option is given. None if there is nothing to draw
+        more_figures: the same for the options that name further figures
+        more_csv: the tables for the options that name further CSV files
+        page: the page of ``--html``; None if that option is not given
+        headline: printed above the tables
+        footer: lines printed below the tables
     """
 
     tables: Sequence[Table]
@@ -143,8 +145,10 @@ def add_page_option(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("--html", type=Path, metavar="PAGE", help=f"write {what} to this file as a page for a browser")
 
 
-def check_outputs(args: argparse.Namespace, options: Sequence[str] = ("json", "csv", "figure")) -> None:
-    """Make the folders of the files that these options name.
+def check_outputs(
+    args: argparse.Namespace, options: Sequence[str] = ("json", "csv", "figure"), figures: Sequence[str] = ("figure",)
+) -> None:
+    """Make the folders of the files that these options name; those of ``figures`` name figures.
 
     Raises:
         UserError: a file could not be written there, two options name the same one, or matplotlib is missing.
@@ -155,7 +159,7 @@ def check_outputs(args: argparse.Namespace, options: Sequence[str] = ("json", "c
         path: Optional[Path] = getattr(args, option, None)
         if path is None:
             continue
-        if option in ("figure", "histogram"):
+        if option in figures:
             with needs_extra("analyze", name):
                 import matplotlib  # noqa: F401
             if path.suffix not in ("", *FIGURES):

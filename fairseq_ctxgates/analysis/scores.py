@@ -7,7 +7,8 @@ from typing import List
 import numpy as np
 import torch
 
-from fairseq_ctxgates.analysis.inference import Batch, Inference, run_without_attention
+from fairseq_ctxgates.analysis.inference import Inference, run_without_attention
+from fairseq_ctxgates.data.side_stream import Batch
 
 
 @torch.no_grad()

@@ -29,7 +29,6 @@ from fairseq_ctxgates.analysis.analysis import Analysis
 from fairseq_ctxgates.analysis.bootstrap import add_resamples_option
 from fairseq_ctxgates.analysis.compare import Scores, paired_bootstrap
 from fairseq_ctxgates.analysis.figures import colour, error_bar, legend_above, new_figure
-from fairseq_ctxgates.analysis.inference import find_split, first_data_dir
 from fairseq_ctxgates.analysis.options import add_data_options, add_file_option, add_split_option
 from fairseq_ctxgates.analysis.report import Result, add_report_options, write_whole
 from fairseq_ctxgates.analysis.systems import (
@@ -40,7 +39,7 @@ from fairseq_ctxgates.analysis.systems import (
     read_translations,
 )
 from fairseq_ctxgates.command_line import language_pair
-from fairseq_ctxgates.data.data_directory import digest_of, find_splits, fingerprint
+from fairseq_ctxgates.data.data_directory import digest_of, find_split, find_splits, fingerprint, first_data_dir
 from fairseq_ctxgates.data.subwords import join_subwords
 from fairseq_ctxgates.errors import UserError, one_line
 from fairseq_ctxgates.files import clean_up_on_failure

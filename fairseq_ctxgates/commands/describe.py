@@ -37,14 +37,15 @@ TABLE_FILE = r"pmi\.(?P<name>bilingual|monolingual)\.", r"\.npz"
 class Entry:
     """A side stream of one split, or a PMI table.
 
-    kind: "stream" or "table"
-    split: the split of a stream; None for a table
-    size: the number of rows of a stream or of pairs of a table; None if it cannot be read
-    options: how it was made
-    version: the version of this package that made it; None for the earliest files
-    date: the date of its last change, in UTC
-    fingerprint: the fingerprint of the data that it was made for
-    problem: why it cannot be used, or None
+    Attributes:
+        kind: "stream" or "table"
+        split: the split of a stream; None for a table
+        size: the number of rows of a stream or of pairs of a table; None if it cannot be read
+        options: how it was made
+        version: the version of this package that made it; None for the earliest files
+        date: the date of its last change, in UTC
+        fingerprint: the fingerprint of the data that it was made for
+        problem: why it cannot be used, or None
     """
 
     kind: str

@@ -212,10 +212,11 @@ def main(argv: Optional[List[str]] = None) -> None:
 class RelationStatistics:
     """The number of sentences, words and tuples of a split.
 
-    with_tuple: sentences with a tuple
-    related: words in a tuple
-    not_parsed: sentences that could not be parsed
-    too_long: sentences among these that have too many words for the parser
+    Attributes:
+        with_tuple: sentences with a tuple
+        related: words in a tuple
+        not_parsed: sentences that could not be parsed
+        too_long: sentences among these that have too many words for the parser
     """
 
     sentences: int = 0

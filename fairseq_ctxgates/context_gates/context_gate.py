@@ -59,5 +59,5 @@ class ContextGate(Connection):
         self, target: Tensor, source: Tensor, target_input: Tensor, norm: SublayerNorm
     ) -> Tuple[Tensor, Returned]:
         # Under autocast, attention returns half precision, and the target context is in single precision.
-        u, z = self.gate(target, norm.branch(source.type_as(target)), target_input)
+        u, z = self.gate(target, norm.normalize_output(source.type_as(target)), target_input)
         return u, {GATES: z}

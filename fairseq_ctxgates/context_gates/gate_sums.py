@@ -15,10 +15,13 @@ class GateSums(NamedTuple):
     """Sums over the gates of some layers at the positions that hold a token. A component z of a gate is on its label's
     side if it is above one half for SOURCE, below for TARGET. Without arguments, nothing was counted.
 
-    ``gate_sum``, ``gate_square_sum``: the sums of z and of its square over all components. ``gate_count``: the number
-    of components. ``gate_agreeing``: the number of components on their label's side. ``gate_labelled``: the number of
-    components that have a label. ``gate_mean_agreeing``: the number of gates whose mean over the components is on the
-    label's side. ``gate_mean_labelled``: the number of gates that have a label.
+    Attributes:
+        gate_sum, gate_square_sum: the sums of z and of its square over all components
+        gate_count: the number of components
+        gate_agreeing: the number of components on their label's side
+        gate_labelled: the number of components that have a label
+        gate_mean_agreeing: the number of gates whose mean over the components is on the label's side
+        gate_mean_labelled: the number of gates that have a label
     """
 
     gate_sum: Number = 0.0

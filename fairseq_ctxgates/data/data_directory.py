@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Dict, List, Mapping, Optional, Sequence, Union
 
 import numpy as np
+from fairseq import utils
 from fairseq.data import Dictionary, IndexedRawTextDataset
 
 from fairseq_ctxgates.compat import MMapIndexedDataset, infer_dataset_impl
@@ -43,17 +44,26 @@ class Split:
         Raises:
             UserError: the split does not exist
         """
-        prefixes = self._text_prefixes(lang)
-        for prefix in prefixes:
-            if Path(f"{prefix}.idx").exists() or prefix.exists():
-                return prefix
-        raise UserError(
-            f"{prefixes[0]}.idx not found (nor {prefixes[1].name}.idx): "
-            f"check --source-lang and --target-lang, or run fairseq-preprocess first"
-        )
+        prefix = self._find_text(lang)
+        if prefix is None:
+            first, second = self._text_prefixes(lang)
+            raise UserError(
+                f"{first}.idx not found (nor {second.name}.idx): "
+                f"check --source-lang and --target-lang, or run fairseq-preprocess first"
+            )
+        return prefix
+
+    def has(self, lang: str) -> bool:
+        """Whether the split has data of a language."""
+        return self._find_text(lang) is not None
+
+    def _find_text(self, lang: str) -> Optional[Path]:
+        found = (path for path in self._text_prefixes(lang) if Path(f"{path}.idx").exists() or path.exists())
+        return next(found, None)
 
     def has_target(self) -> bool:
-        """Whether there is any file of the target: a test set that was binarized with ``--only-source`` has none."""
+        """Whether there is any file of the target, even without its index: a test set that was binarized with
+        ``--only-source`` has none."""
         prefixes = self._text_prefixes(self.target_lang)
         return any(Path(f"{prefix}{end}").exists() for prefix in prefixes for end in ("", ".bin", ".idx"))
 
@@ -136,6 +146,23 @@ def find_splits(data_dir: Path, source_lang: str, target_lang: str) -> List[Spli
             f"check --source-lang and --target-lang"
         )
     return [Split(data_dir, name, source_lang, target_lang) for name in names]
+
+
+def find_split(data_dir: Path, name: str, source_lang: str, target_lang: str) -> Split:
+    """A split of a data directory.
+
+    Raises:
+        UserError: the directory or the split does not exist; the message names the splits of the directory.
+    """
+    splits = {split.name: split for split in find_splits(data_dir, source_lang, target_lang)}
+    if name not in splits:
+        raise UserError(f"{data_dir} has no split {name!r} of {source_lang}-{target_lang}: it has {', '.join(splits)}")
+    return splits[name]
+
+
+def first_data_dir(data: str) -> Path:
+    """The first of the data directories that an argument names (``a:b``)."""
+    return Path(utils.split_paths(data)[0])
 
 
 class _Index(MMapIndexedDataset.Index):

@@ -234,8 +234,8 @@ def _without_beginning(target: Tensor, length: int, padding: int) -> Tensor:
 
 
 def separator_in(dictionary: Dictionary, options: PrecedingSentencesConfig, side: str) -> int:
-    """The separator as a token of the source's or the target's dictionary; UserError where it is not in there, or a
-    symbol that means something else to fairseq."""
+    """The separator as a token of the source's or the target's dictionary; UserError if the dictionary
+    does not have it, or if it is a symbol that means something else to fairseq."""
     word = options.concatenate_preceding
     separator: int = dictionary.index(word)
     remedy = "</s>, the end of sentence, is in every dictionary"

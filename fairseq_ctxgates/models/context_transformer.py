@@ -45,7 +45,7 @@ from fairseq_ctxgates.modules.linear import onednn_is_faster, replace_linear
 from fairseq_ctxgates.parts import embed_words
 
 # What fairseq's encoder returns; mechanisms add to it.
-FAIRSEQ_ENCODER_OUT = frozenset(
+TRANSFORMER_ENCODER_OUT = frozenset(
     "encoder_out encoder_padding_mask encoder_embedding encoder_states fc_results src_tokens src_lengths".split()
 )
 
@@ -104,7 +104,7 @@ class ContextTransformerEncoder(TransformerEncoderBase):
         (source length, batch, embed dim); for further sentences, ``<name>_out``, (their length, batch, embed dim), and
         ``<name>_padding_mask``, (batch, their length); and other tensors as they are."""
         encoder_input = EncoderInput(src_tokens, inputs, self.dictionary)
-        masks, sentences, tensors = encoder_additions(self.mechanisms, encoder_input, FAIRSEQ_ENCODER_OUT)
+        masks, sentences, tensors = encoder_additions(self.mechanisms, encoder_input, TRANSFORMER_ENCODER_OUT)
         batches = [tokens for further in sentences.values() for tokens in further.batches(self.padding_idx)]
         if batches and self.layers_run_once and token_embeddings is None:
             encoder_out, encoded = self.encode_as_one_batch(src_tokens, batches, masks, return_all_hiddens)
@@ -250,9 +250,10 @@ def hidden_positions(masks: Sequence[Tensor], heads: int) -> Tensor:
 class LayerResults(NamedTuple):
     """The results of the decoder's layers.
 
-    ``inner_states``: each layer's input and the last one's output, (target length, batch, embed dim). ``attention``:
-    over the sentence, (heads, batch, target length, source length), of the layer that was asked for. ``returned``: what
-    parts returned, by name and by the layer's number.
+    Attributes:
+        inner_states: each layer's input and the last one's output, (target length, batch, embed dim)
+        attention: over the sentence, (heads, batch, target length, source length), of the layer that was asked for
+        returned: what parts returned, by name and by the layer's number
     """
 
     inner_states: List[Tensor]
@@ -351,7 +352,7 @@ class ContextTransformerDecoder(ContextDecoder, TransformerDecoderBase):
             arguments: the same for each layer, see :meth:`ContextDecoderLayer.forward`
         """
         (padding_mask,) = encoder_out["encoder_padding_mask"]
-        arguments.update(added_tensors(encoder_out, FAIRSEQ_ENCODER_OUT), returns=returns)
+        arguments.update(added_tensors(encoder_out, TRANSFORMER_ENCODER_OUT), returns=returns)
         results = LayerResults([x], None, {name: {} for name in returns})
         for layer in self.layers:
             x, attention, *returned = layer(

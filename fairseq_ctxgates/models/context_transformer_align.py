@@ -10,8 +10,9 @@ from torch import Tensor
 
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.mechanism import TRANSFORMER, Defaults
-from fairseq_ctxgates.models.context_model import EncoderOut, Extra
+from fairseq_ctxgates.models.context_model import Extra
 from fairseq_ctxgates.models.context_transformer import SIZES, ContextTransformerModel
+from fairseq_ctxgates.models.mechanism_parts import EncoderOut
 from fairseq_ctxgates.models.presets import register_presets
 from fairseq_ctxgates.models.transformer_config import ContextTransformerConfig
 

@@ -86,9 +86,9 @@ def arranged_encodings(
         yield name, encoded, further.padding_mask(padding_idx)
 
 
-def added_tensors(encoder_out: EncoderOut, of_fairseq: Collection[str]) -> Dict[str, Tensor]:
-    """The tensors in an encoder's output that mechanisms added, by name."""
-    return {name: entry[0] for name, entry in encoder_out.items() if name not in of_fairseq and entry}
+def added_tensors(encoder_out: EncoderOut, own: Collection[str]) -> Dict[str, Tensor]:
+    """The tensors that mechanisms added to an encoder's own output, by name."""
+    return {name: entry[0] for name, entry in encoder_out.items() if name not in own and entry}
 
 
 def single_part(parts: Collection[Optional[T]], default: T) -> T:

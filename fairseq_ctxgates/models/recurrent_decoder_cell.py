@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Protocol, Sequence
+from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from torch import Tensor, nn
 
@@ -19,12 +19,6 @@ from fairseq_ctxgates.parts import (
     RecurrentWidths,
     Returned,
 )
-
-
-class CellOptions(Protocol):
-    """The options of the model that the cell reads."""
-
-    feedback_attention: bool
 
 
 class StepMemory(NamedTuple):
@@ -76,19 +70,19 @@ class RecurrentDecoderCell(nn.Module):
     :meth:`read`): since α sums to one, C c_t = Σ_j α_tj C h_j.
 
     Args:
-        options: the model's
         mechanisms: those that are on
         widths: of y_{t-1}, s_t, and of h_j and c_t
+        feedback_attention: see above
     """
 
-    def __init__(self, options: CellOptions, mechanisms: Sequence[Mechanism], widths: RecurrentWidths) -> None:
+    def __init__(self, mechanisms: Sequence[Mechanism], widths: RecurrentWidths, feedback_attention: bool) -> None:
         super().__init__()
         state_dim = widths.state
         self.attention = AdditiveAttention(state_dim, widths.context, state_dim)
         self.word_proj = nn.Linear(widths.word, 3 * state_dim)  # W
         self.context_proj = nn.Linear(widths.context, 3 * state_dim)  # C
         self.state_proj = nn.Linear(state_dim, 3 * state_dim)  # U in s_t
-        self.feedback_proj = nn.Linear(state_dim, 3 * state_dim) if options.feedback_attention else None  # U in s̃
+        self.feedback_proj = nn.Linear(state_dim, 3 * state_dim) if feedback_attention else None  # U in s̃
         for linear in filter(None, (self.word_proj, self.context_proj, self.state_proj, self.feedback_proj)):
             initialize_gru(linear.weight, linear.bias)
 
@@ -126,10 +120,10 @@ class RecurrentDecoderCell(nn.Module):
         terms: Dict[str, Optional[Tensor]] = {
             name: part.step_inputs(words, added, first_step) for name, part in self.source_parts.named()
         }
-        by_step = [_each_step(part, len(words)) for part in terms.values()]
+        columns = [_each_step(of_part, len(words)) for of_part in terms.values()]
         connection = _each_step(self.connection.step_inputs(words, added, first_step), len(words))
-        parts = [dict(zip(terms, step)) for step in zip(*by_step)] if by_step else [{}] * len(words)
-        return [StepInput(*step) for step in zip(self.word_proj(words).unbind(0), parts, connection)]
+        by_part = [dict(zip(terms, row)) for row in zip(*columns)] if columns else [{}] * len(words)
+        return [StepInput(*step) for step in zip(self.word_proj(words).unbind(0), by_part, connection)]
 
     # --- a step
 

@@ -38,7 +38,7 @@ from fairseq_ctxgates.modules.linear import replace_linear
 from fairseq_ctxgates.parts import RecurrentWidths, Returned, embed_words
 
 # What the encoder returns; mechanisms add to it.
-OWN_ENCODER_OUT = frozenset(["encoder_out", "encoder_padding_mask", "first_backward"])
+RNNSEARCH_ENCODER_OUT = frozenset(["encoder_out", "encoder_padding_mask", "first_backward"])
 
 
 @dataclass
@@ -174,7 +174,7 @@ class RNNSearchEncoder(FairseqEncoder):
             for each sentence until :meth:`reorder_encoder_out` makes more.
         """
         encoder_input = EncoderInput(src_tokens, inputs, self.dictionary)
-        masks, sentences, tensors = encoder_additions(self.mechanisms, encoder_input, OWN_ENCODER_OUT)
+        masks, sentences, tensors = encoder_additions(self.mechanisms, encoder_input, RNNSEARCH_ENCODER_OUT)
         if masks:
             raise UserError(f"RNNSearch cannot encode the source under a mask ({', '.join(masks)}): use a Transformer")
         batches = [tokens for further in sentences.values() for tokens in further.batches(self.padding_idx)]
@@ -297,7 +297,7 @@ class RNNSearchDecoder(ContextDecoder):
         self.embedding_parts = embedding_parts(mechanisms, "decoder", embed_tokens, dictionary)
         self.init_proj = nn.Linear(cfg.encoder_hidden_size, widths.state, bias=False)  # W_s
         nn.init.xavier_uniform_(self.init_proj.weight)
-        self.cell = RecurrentDecoderCell(cfg, mechanisms, widths)
+        self.cell = RecurrentDecoderCell(mechanisms, widths, cfg.feedback_attention)
         self.returnable = {1: self.cell.returnable}
         self.deep_output = DeepOutput(widths.state, widths.word, widths.context, cfg.decoder_output_dim)
         self.output_projection = nn.Linear(cfg.decoder_output_dim, len(dictionary), bias=False)  # W_o
@@ -329,7 +329,7 @@ class RNNSearchDecoder(ContextDecoder):
             gates (target length, batch, width), attention (heads: 1, batch, target length, length)
         """
         words = self.embed(prev_output_tokens, incremental_state)
-        added = added_tensors(encoder_out, OWN_ENCODER_OUT)
+        added = added_tensors(encoder_out, RNNSEARCH_ENCODER_OUT)
         cached = self.get_incremental_state(incremental_state, "decoder") or self.start(encoder_out, added)
         first_step = prev_output_tokens.size(1) - words.size(1)
         steps = []
@@ -376,7 +376,7 @@ class RNNSearchDecoder(ContextDecoder):
         return logits
 
     def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
-        """Reorder the rows, as a beam search asks for. Beams of a sentence share its attention memory."""
+        """Reorder the rows, as beam search does. Beams of a sentence share its attention memory."""
         cached = self.get_incremental_state(incremental_state, "decoder")
         if cached is None:
             return

@@ -44,8 +44,11 @@ _DERIVED = {
     "decoder_output_dim": "decoder_embed_dim",
 }
 _UNSUPPORTED = (
-    *("cross_self_attention", "no_cross_attention", "base_layers"),
-    *("encoder_xformers_att_config", "decoder_xformers_att_config"),
+    "cross_self_attention",
+    "no_cross_attention",
+    "base_layers",
+    "encoder_xformers_att_config",
+    "decoder_xformers_att_config",
 )
 FlatField = Tuple[str, Any, Any]  # name, type and dataclasses.field
 

@@ -10,11 +10,12 @@ from torch import Tensor, nn
 
 class AttentionMemory(NamedTuple):
     """What attention reads from encoded sentences; it does not change from step to step.
-
-    ``keys``: U h_j, (sentences, length, attention dim). ``values``: what is summed with the weights α_j, a linear map
-    of h_j, (sentences, length, value dim). ``padding_mask``: (sentences, length), true at padding.
-
     There may be more rows than sentences: with k beams, row i belongs to sentence i // k.
+
+    Attributes:
+        keys: U h_j, (sentences, length, attention dim)
+        values: what is summed with the weights α_j, a linear map of h_j, (sentences, length, value dim)
+        padding_mask: (sentences, length), true at padding
     """
 
     keys: Tensor

@@ -29,9 +29,11 @@ class EncodedSentence(NamedTuple):
 class SentenceMemory(NamedTuple):
     """What attention keeps of encoded sentences between decoding steps, for each of its heads.
 
-    ``keys``: k_j / √d_k, (sentences · heads, d_k, length). ``values``: v_j, (sentences · heads, length, d_k).
-    ``mask``: added to the scores, -inf at padding and 0 elsewhere, (sentences · heads, 1, length). ``rows``: the number
-    of rows, k beams for each sentence; row i belongs to sentence i // k.
+    Attributes:
+        keys: k_j / √d_k, (sentences · heads, d_k, length)
+        values: v_j, (sentences · heads, length, d_k)
+        mask: added to the scores, -inf at padding and 0 elsewhere, (sentences · heads, 1, length)
+        rows: the number of rows, k beams for each sentence; row i belongs to sentence i // k
     """
 
     keys: Tensor

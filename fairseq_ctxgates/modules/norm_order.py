@@ -33,12 +33,12 @@ class SublayerNorm(NamedTuple):
         """What the sublayer reads."""
         return self.norm(x) if self.order is NormOrder.PRE else x
 
-    def add(self, x: Tensor, branch: Tensor) -> Tensor:
-        """The residual connection: x plus the sublayer's result, normalized as the norm order says."""
+    def add(self, x: Tensor, output: Tensor) -> Tensor:
+        """The residual connection: x plus the sublayer's output, normalized as the norm order says."""
         if self.order is NormOrder.POST:
-            return self.norm(x + branch)
-        return x + self.branch(branch)
+            return self.norm(x + output)
+        return x + self.normalize_output(output)
 
-    def branch(self, branch: Tensor) -> Tensor:
-        """The sublayer's result when it is not added to x but is a context of its own, such as the source context s."""
-        return branch if self.order is NormOrder.PRE else self.norm(branch)
+    def normalize_output(self, output: Tensor) -> Tensor:
+        """The sublayer's output when it is not added to x but is a context of its own, such as the source context s."""
+        return output if self.order is NormOrder.PRE else self.norm(output)

@@ -79,7 +79,9 @@ class _Ensemble(EnsembleModelWithAlignment):
     """The models, which are run once more over the translations, with the inputs of side streams for those that read
     them.
 
-    ``streams``: the inputs from side streams of a batch, by name. ``sentences``: the number of sentences in the batch.
+    Attributes:
+        streams: the inputs from side streams of a batch, by name
+        sentences: the number of sentences in the batch
     """
 
     streams: Mapping[str, object] = MappingProxyType({})

@@ -108,7 +108,7 @@ class ContextTranslationTask(TranslationTask):
         if self.streams.wanted():
             for part in parts:  # otherwise fairseq fails on a damaged file with an error that does not name it
                 for lang in (self.cfg.source_lang, self.cfg.target_lang):
-                    if lang == self.cfg.source_lang or _is_there(part, lang):
+                    if lang == self.cfg.source_lang or part.has(lang):
                         part.load_language(lang)
         super().load_dataset(split, epoch, combine, **kwargs)
         self.datasets[split] = self.streams.join_to(self.datasets[split], parts, split, is_train)
@@ -226,7 +226,7 @@ class ContextTranslationTask(TranslationTask):
         if not combine:
             return [first]
         others = (Split(data_dir, f"{split}{number}", *languages) for number in count(1))
-        return [first, *takewhile(lambda other: _is_there(other, languages[0]), others)]
+        return [first, *takewhile(lambda other: other.has(languages[0]), others)]
 
     def build_model(self, cfg: FairseqDataclass, from_checkpoint: bool = False) -> BaseFairseqModel:
         """Build a model as fairseq does. At the start of training, apply ``--warm-start``.
@@ -371,14 +371,6 @@ def _check_trainable(model: ContextModel) -> None:
                 f"an ablation of {mechanism.name} leaves some of its parameters without gradients: train without it, "
                 f"and give it to a trained model by --model-overrides"
             )
-
-
-def _is_there(split: Split, lang: str) -> bool:
-    try:
-        split.text_prefix(lang)
-    except UserError:
-        return False
-    return True
 
 
 def _max_positions(model: BaseFairseqModel) -> Tuple[float, float]:

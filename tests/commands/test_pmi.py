@@ -28,8 +28,8 @@ from fairseq_ctxgates.context_gates.pmi.labelling import (
     TOKEN_BYTES,
     GateLabeller,
     label_split,
+    labelling_blocks,
     load_labeller,
-    make_blocks,
 )
 from fairseq_ctxgates.context_gates.pmi.sentences import Sentences, map_ids, text_files
 from fairseq_ctxgates.context_gates.pmi.table import COUNTS, MEASURES, STRATEGIES, PMIOptions, PMITable, table_path
@@ -317,7 +317,7 @@ def test_a_frequent_word_is_counted_in_parts(tmp_path: Path) -> None:
     splits = training_splits(folder)
     widths = (len(splits[0].load_dictionary("de")), len(splits[0].load_dictionary("en")))
     statistics = collect_types(splits, tmp_path, widths, show_progress=False)
-    blocks = counting.make_blocks(statistics, tmp_path, 1, widths, memory=2000, workers=1)
+    blocks = counting.counting_blocks(statistics, tmp_path, 1, widths, memory=2000, workers=1)
     in_parts = [block for block in blocks if block.parts > 1]
     assert in_parts and all(len(block.occurrences) == 1 for block in in_parts)
     assert all(400 / block.parts * OCCURRENCE_BYTES <= 2000 for block in in_parts)
@@ -341,7 +341,7 @@ def test_a_frequent_word_is_labelled_in_sections(tmp_path: Path) -> None:
     folder = binarize(tmp_path, {"train": [*random_pairs(400, seed=3), *long]}, "de", "en")
     split, memory, workers = training_splits(folder)[0], 40_000, 2
     assert 60 * 21 * TOKEN_BYTES > memory
-    blocks = make_blocks(split, folder, tmp_path, text_files(split, tmp_path), memory, workers)
+    blocks = labelling_blocks(split, folder, tmp_path, text_files(split, tmp_path), memory, workers)
     in_order = [block for section in blocks for block in section]
     assert max(block.occurrences.sum() for block in in_order) * TOKEN_BYTES <= memory / 2 / workers
     assert sum(block.occurrences.sum() for block in in_order) == len(map_ids(split.text_prefix("en")))

@@ -172,7 +172,7 @@ class Sum(nn.Module):
     """The residual connection, for use in place of the gate."""
 
     def forward(self, target: Tensor, source: Tensor, _: Tensor, norm: SublayerNorm) -> tuple[Tensor, dict]:
-        return target + norm.branch(source), {}
+        return target + norm.normalize_output(source), {}
 
 
 @runs_stock_encoder

@@ -26,7 +26,7 @@ def test_by_hand(order: str, sublayer_input: float, added: float, alone: float) 
     norm = SublayerNorm(NormOrder(order), tenfold)
     assert norm.input(x) == sublayer_input
     assert norm.add(x, branch) == added
-    assert norm.branch(branch) == alone
+    assert norm.normalize_output(branch) == alone
 
 
 @pytest.mark.parametrize(("normalize_before", "order"), [(False, "post"), (True, "pre")])

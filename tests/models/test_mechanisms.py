@@ -22,7 +22,7 @@ from fairseq_ctxgates.context_gates.mechanism import ContextGateConfig
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.mechanism import TRANSFORMER, Mechanism
 from fairseq_ctxgates.mechanisms import register_mechanism
-from fairseq_ctxgates.models.context_transformer import FAIRSEQ_ENCODER_OUT
+from fairseq_ctxgates.models.context_transformer import TRANSFORMER_ENCODER_OUT
 from fairseq_ctxgates.models.decoder_layer import ContextDecoderLayer
 from fairseq_ctxgates.models.mechanism_parts import RESERVED, encoder_additions
 from fairseq_ctxgates.models.transformer_config import option_values
@@ -160,19 +160,19 @@ def test_names_that_are_taken(facts: dict[str, Any], message: str, monkeypatch: 
 def test_names_of_an_encoders_output_that_are_taken(what: str, name: str) -> None:
     other = mechanism(switch="other_switch", **{what: lambda self, _: {name: torch.zeros(2)}})(OtherConfig(True), 1)
     with pytest.raises(ValueError, match=f"Other.{what}: the name '{name}' is taken"):
-        encoder_additions([other], None, FAIRSEQ_ENCODER_OUT)  # type: ignore[arg-type]
+        encoder_additions([other], None, TRANSFORMER_ENCODER_OUT)  # type: ignore[arg-type]
 
 
 def test_every_argument_of_a_decoder_layer_is_taken() -> None:
     arguments = set(signature(ContextDecoderLayer.forward).parameters) - {"added"}
-    assert arguments == RESERVED | (arguments & FAIRSEQ_ENCODER_OUT)
+    assert arguments == RESERVED | (arguments & TRANSFORMER_ENCODER_OUT)
 
 
 def test_two_mechanisms_may_not_add_the_same() -> None:
     added = {what: lambda self, _: {"one": torch.zeros(2)} for what in ("source_masks", "sentences")}
     others = [mechanism(switch="other_switch", **{what: give})(OtherConfig(True), 1) for what, give in added.items()]
     with pytest.raises(ValueError, match="Other.sentences: the name 'one' is taken"):
-        encoder_additions(others, None, FAIRSEQ_ENCODER_OUT)  # type: ignore[arg-type]
+        encoder_additions(others, None, TRANSFORMER_ENCODER_OUT)  # type: ignore[arg-type]
 
 
 # --- warm start

@@ -25,7 +25,12 @@ pytestmark = pytest.mark.usefixtures("without_tf32")
 
 
 class Precision(NamedTuple):
-    """``tolerance``: of the loss, relative to that in float32 on the CPU; ``of_a_word``: of its log-probability."""
+    """An option of fairseq for half precision.
+
+    Attributes:
+        tolerance: of the loss, relative to that in float32 on the CPU
+        of_a_word: of its log-probability
+    """
 
     option: str
     parameters: torch.dtype

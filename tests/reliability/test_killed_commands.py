@@ -51,9 +51,10 @@ SPLITS = ("train", "valid")
 class Command:
     """A command that changes a folder.
 
-    main: runs it with these arguments
-    before, after: the arguments of an earlier run and of the one that is killed; {folder} is the folder
-    stream: what it writes, if it writes streams
+    Attributes:
+        main: runs it with these arguments
+        before, after: the arguments of an earlier run and of the one that is killed; {folder} is the folder
+        stream: what it writes, if it writes streams
     """
 
     main: Callable[[List[str]], None]

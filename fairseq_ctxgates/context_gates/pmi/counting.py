@@ -56,9 +56,10 @@ OCCURRENCE_BYTES, PAIR_BYTES = 4 * 8, 4 + 4
 class TypeStatistics(NamedTuple):
     """Counts of each target type in the training data.
 
-    sentences: the number of all sentences
-    occurrences (target types): the number of sentences with the type
-    pairs (2, target types): C(y) of the bilingual and of the monolingual table
+    Attributes:
+        sentences: the number of all sentences
+        occurrences: the number of sentences with the type, (target types,)
+        pairs: C(y) of the bilingual and of the monolingual table, (2, target types)
     """
 
     sentences: int
@@ -70,14 +71,15 @@ class TypeStatistics(NamedTuple):
 class CountingBlock:
     """A unit of work: consecutive target types whose pairs are counted from the text in the scratch folder.
 
-    index: the number of the block, from 0
-    first: the first target type
-    occurrences (types): the number of sentences with each type
-    pairs: the number of pairs to count, in both tables
-    parts: the number of parts of the text that are counted one after another, because the contexts of a type do not fit
-        in memory; more than one only for a block of a single type
-    widths, capacities: for each of the two tables, see :func:`tally_contexts`
-    min_count: pairs with a lower count are left out
+    Attributes:
+        index: the number of the block, from 0
+        first: the first target type
+        occurrences: the number of sentences with each type, (types,)
+        pairs: the number of pairs to count, in both tables
+        parts: the number of parts of the text that are counted one after another, because the contexts of a type do not
+            fit in memory; more than one only for a block of a single type
+        widths, capacities: for each of the two tables, see :func:`tally_contexts`
+        min_count: pairs with a lower count are left out
     """
 
     scratch: Path
@@ -140,7 +142,7 @@ def count_tables(
     frequencies = token_frequencies(splits, widths) if options.counts == "frequency" else []
     with scratch_folder(folder, "pmi") as scratch:
         statistics = collect_types(splits, scratch, widths, show_progress)
-        blocks = make_blocks(statistics, scratch, options.min_count, widths, memory / 2 / workers, workers)
+        blocks = counting_blocks(statistics, scratch, options.min_count, widths, memory / 2 / workers, workers)
         marginals = run_blocks(blocks, executor, show_progress)
         for index, name in enumerate(NAMES):
             arrays = table_arrays(name, blocks, marginals[index], statistics.pairs[index])
@@ -238,7 +240,7 @@ def weighted_count(types: np.ndarray, weights: np.ndarray, vocabulary: int) -> n
     return np.bincount(types, weights, minlength=vocabulary).astype(np.int64)
 
 
-def make_blocks(
+def counting_blocks(
     statistics: TypeStatistics, scratch: Path, min_count: int, widths: Tuple[int, int], memory: float, workers: int
 ) -> List[CountingBlock]:
     """Blocks of target types with about equal work; the arrays of each block fit in ``memory`` bytes."""

@@ -113,12 +113,13 @@ class GateLabeller:
 class LabellingBlock:
     """A unit of work: consecutive target types whose occurrences in consecutive sentences of a split are labelled.
 
-    folder: folder of the tables
-    scratch: folder for the result
-    texts: source and target
-    sentences: the first of the sentences, and the one after the last
-    first: the first target type
-    occurrences (types): how often each type occurs in the target of these sentences
+    Attributes:
+        folder: folder of the tables
+        scratch: folder for the result
+        texts: source and target
+        sentences: the first of the sentences, and the one after the last
+        first: the first target type
+        occurrences: how often each type occurs in the target of these sentences, (types,)
     """
 
     split: Split
@@ -165,7 +166,7 @@ def label_split(
             unit_scale=True,
             disable=not show_progress,
         )
-        sections = make_blocks(split, folder, scratch, texts, memory, workers)
+        sections = labelling_blocks(split, folder, scratch, texts, memory, workers)
         blocks = [block for section in sections for block in section]
         results = (map if executor is None else executor.map)(label_block, blocks)
         with bar:
@@ -181,7 +182,7 @@ def label_split(
                 del labels  # to make room for those of the next section
 
 
-def make_blocks(
+def labelling_blocks(
     split: Split, folder: Path, scratch: Path, texts: Tuple[TextFile, TextFile], memory: int, workers: int
 ) -> Sequence[Sequence[LabellingBlock]]:
     """The blocks of consecutive sections of the text, which are as large as memory allows: the most frequent type of a

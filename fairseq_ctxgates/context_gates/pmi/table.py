@@ -39,11 +39,12 @@ DTYPES = {
 class PMIOptions:
     """How words are counted and compared.
 
-    counts: C(μ) and C(ν) are the marginals of the same table, or the token frequencies in the training data
-    strategy: a word's PMI with its context is the maximum over the context words, or the mean over the context words
-        that were seen with it
-    measure: PMI, or PMI normalized to [-1, 1] (Bouma 2009)
-    min_count: pairs with a lower count are treated as unseen; the marginals and Z include them
+    Attributes:
+        counts: C(μ) and C(ν) are the marginals of the same table, or the token frequencies in the training data
+        strategy: a word's PMI with its context is the maximum over the context words, or the mean over the context
+            words that were seen with it
+        measure: PMI, or PMI normalized to [-1, 1] (Bouma 2009)
+        min_count: pairs with a lower count are treated as unseen; the marginals and Z include them
     """
 
     counts: str = "marginal"
@@ -73,8 +74,9 @@ class StoredArray(NamedTuple):
 class Provenance(TypedDict):
     """Digests of the data that a table was counted on.
 
-    dictionaries: of the ``source`` and of the ``target`` dictionary
-    train: for each split of the training data, a fingerprint for each data directory
+    Attributes:
+        dictionaries: of the ``source`` and of the ``target`` dictionary
+        train: for each split of the training data, a fingerprint for each data directory
     """
 
     dictionaries: Dict[str, str]

@@ -20,7 +20,8 @@ REQUEST_TIMEOUT = 60  # seconds
 class ExtractionOptions:
     """The options that the tuples of a sentence depend on.
 
-    properties: names and values of additional CoreNLP properties
+    Attributes:
+        properties: names and values of additional CoreNLP properties
     """
 
     extractor: str

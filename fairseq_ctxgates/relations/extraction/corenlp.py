@@ -127,7 +127,7 @@ class CoreNLPExtractor(RelationExtractor):
             if len(self._servers) == 1:
                 return False
             self._servers.remove(server)
-        logger.warning("the CoreNLP server at %s is lost (%s); the remaining servers continue", server.url, reason)
+        logger.warning(f"the CoreNLP server at {server.url} is lost ({reason}); the remaining servers continue")
         return True
 
 

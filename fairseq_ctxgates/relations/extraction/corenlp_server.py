@@ -376,7 +376,7 @@ class ManagedServer(CoreNLPServer):
                 raise UserError("the CoreNLP server was stopped")
             if self._works():
                 return
-            logger.warning("the CoreNLP server crashed or hangs, and is restarted%s", self._remedy())
+            logger.warning(f"the CoreNLP server crashed or hangs, and is restarted{self._remedy()}")
             self._stop_process()
             self.start()
 

@@ -38,10 +38,11 @@ FORMAT = 3  # version of the shard files and of the extraction; shards of anothe
 class Shard:
     """A unit of work: sentences whose tuples are extracted.
 
-    path: file for the result
-    splits: splits with the sentences
-    fingerprint: digest of the data and the options, see :func:`extraction_fingerprint`
-    places: for each sentence the index of its split and its row, (sentences, 2)
+    Attributes:
+        path: file for the result
+        splits: splits with the sentences
+        fingerprint: digest of the data and the options, see :func:`extraction_fingerprint`
+        places: for each sentence the index of its split and its row, (sentences, 2)
     """
 
     path: Path
@@ -55,8 +56,9 @@ class Shard:
 class Outcome(NamedTuple):
     """What a worker did for a shard.
 
-    parsed: the number of sentences that were sent to the parser, or are too long for it
-    failed: the places of the sentences that the parser failed on
+    Attributes:
+        parsed: the number of sentences that were sent to the parser, or are too long for it
+        failed: the places of the sentences that the parser failed on
     """
 
     parsed: int

@@ -29,9 +29,10 @@ _ESCAPE = re.compile("|".join(map(re.escape, ESCAPES)))
 class Words(NamedTuple):
     """The words of a sentence.
 
-    words: the words for the parser
-    positions: for each word the positions of its tokens in the row, from 0
-    is_unknown: for each word whether one of its tokens is ``<unk>``
+    Attributes:
+        words: the words for the parser
+        positions: for each word the positions of its tokens in the row, from 0
+        is_unknown: for each word whether one of its tokens is ``<unk>``
     """
 
     words: List[str]

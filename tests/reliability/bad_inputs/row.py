@@ -19,11 +19,12 @@ NO_PARAMETERS = 'other.pt is not a checkpoint of fairseq: it has no parameters (
 class Row(NamedTuple):
     """One bad input.
 
-    about: what is wrong, in a few words
-    command: the command line, in a folder as ``make_folder`` of ``folder.py`` makes it
-    change: what happens to the folder before
-    pieces: what the line of the error must contain
-    status: the exit status of a ctxgates command
+    Attributes:
+        about: what is wrong, in a few words
+        command: the command line, in a folder as ``make_folder`` of ``folder.py`` makes it
+        change: what happens to the folder before
+        pieces: what the line of the error must contain
+        status: the exit status of a ctxgates command
     """
 
     about: str
