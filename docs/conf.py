@@ -22,6 +22,7 @@ templates_path = ["templates"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 napoleon_use_rtype = False
+napoleon_use_ivar = True  # a field of a named tuple is documented in its class, and once more would be twice
 
 CONTENTS = """
 ```{toctree}

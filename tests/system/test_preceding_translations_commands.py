@@ -141,8 +141,9 @@ def test_it_translates_after_the_references(trained: Trained, model: str) -> Non
 
 def test_processes_share_out_what_continues_references(trained: Trained) -> None:
     options = (trained.data, trained["target"], "--preceding-references")
-    shards = [generate(*options, "--num-shards", 2, "--shard-id", shard) for shard in (0, 1)]
+    shards = [generate(*options, "--distributed-world-size", 2, "--distributed-rank", rank) for rank in (0, 1)]
     assert all(shards)
+    assert not shards[0].keys() & shards[1].keys()
     check_same_translations({**shards[0], **shards[1]}, generate(*options))
 
 
@@ -438,7 +439,7 @@ def test_several_processes_are_refused(trained: Trained) -> None:
     iterator = task.get_batch_iterator(task.dataset("test"), max_sentences=8, num_shards=2)
     batch = next(iter(iterator.next_epoch_itr(shuffle=False)))
     generator = task.build_generator([model], Namespace())
-    with pytest.raises(UserError, match="translates in one process: leave out --num-shards, give"):
+    with pytest.raises(UserError, match="translates in one process: give"):
         task.inference_step(generator, [model], batch)
     task.cfg.path, task.cfg.eval_bleu = None, True
     with pytest.raises(UserError, match="train without --eval-bleu on several"):
