@@ -1,7 +1,7 @@
 """The dataset that joins side streams to the one fairseq built."""
 
 import math
-from typing import Iterator, List, Optional, Sequence
+from typing import List, Optional, Sequence
 
 import numpy as np
 from fairseq.data import BaseWrapperDataset, FairseqDataset, LanguagePairDataset, data_utils
@@ -91,29 +91,32 @@ class SideStreamDataset(BaseWrapperDataset):
         ]
         if not lengths:
             return FairseqDataset.batch_by_size(self, indices, max_tokens, max_sentences, required_batch_size_multiple)
-        batches: List[np.ndarray] = []
         if not len(indices):  # every sentence was too long
-            return batches
-        for band in _bands(self.dataset.num_tokens_vec(indices), np.maximum.reduce(lengths), max_tokens, max_sentences):
-            members = indices[band]
-            tokens = self.num_tokens_vec(members)
+            return []
+        source_lengths, stream_lengths = self.dataset.num_tokens_vec(indices), np.maximum.reduce(lengths)
+        batches: List[np.ndarray] = []
+        made: List[np.ndarray] = []
+        rest = np.empty(0, dtype=np.int64)  # the last batch of a band, which goes on in the next one
+        for number, band in enumerate(_bands(source_lengths, stream_lengths, max_tokens, max_sentences)):
+            places = np.concatenate([rest, band])
+            # From short to long and from long to short in turns, so that the rest has the lengths of what follows it.
+            places = places[np.argsort(stream_lengths[places] * (-1) ** number, kind="stable")]
+            tokens = self.num_tokens_vec(indices[places])
             if max_tokens is not None:
-                tokens = np.minimum(tokens, np.maximum(self.dataset.num_tokens_vec(members), max_tokens))
+                tokens = np.minimum(tokens, np.maximum(source_lengths[places], max_tokens))
             made = data_utils.batch_by_size(
-                members,
+                indices[places],
                 num_tokens_fn=self.num_tokens,
                 num_tokens_vec=tokens.astype(np.int64),
                 max_tokens=max_tokens,
                 max_sentences=max_sentences,
                 required_batch_size_multiple=required_batch_size_multiple,
             )
-            batches += made
-            # fairseq's main branch drops a last batch that is not a multiple (fairseq's issue 5036). With bands, it
-            # would drop one batch of every band.
-            left_out = members[sum(map(len, made)) :]
-            if len(left_out):
-                batches.append(left_out)
-        return batches
+            batches += made[:-1]
+            rest = places[sum(map(len, made[:-1])) :]
+        # fairseq's main branch drops a last batch that is not a multiple (fairseq's issue 5036).
+        last, left_out = np.split(indices[rest], [sum(map(len, made[-1:]))])
+        return [*batches, *(batch for batch in (last, left_out) if len(batch))]
 
     # `fairseq-generate --replace-unk` reads the raw text through these.
     @property
@@ -127,18 +130,19 @@ class SideStreamDataset(BaseWrapperDataset):
 
 def _bands(
     tokens: np.ndarray, lengths: np.ndarray, max_tokens: Optional[int], max_sentences: Optional[int]
-) -> Iterator[np.ndarray]:
+) -> List[np.ndarray]:
     """Cut the sentences, which fairseq has ordered by source length, into √n bands with equally many tokens, where n is
-    the number of batches, and order each band by the stream's lengths. A band then makes √n batches, and a batch covers
-    1/√n of the range of either length.
+    the number of batches. If each band is ordered by the stream's lengths, a batch covers 1/√n of the range of either
+    length.
 
     Args:
         tokens: the number of tokens of each sentence, without the stream
         lengths: the length of each sentence's row in the stream
+
+    Returns:
+        the places of the sentences of each band
     """
     total = np.cumsum(tokens + lengths)
     batches = max(total[-1] / (max_tokens or math.inf), len(tokens) / (max_sentences or math.inf), 1)
     bands = math.ceil(math.sqrt(batches))
-    for members in np.split(np.arange(len(tokens)), np.searchsorted(total, total[-1] * np.arange(1, bands) / bands)):
-        if len(members):
-            yield members[np.argsort(lengths[members], kind="stable")]
+    return np.split(np.arange(len(tokens)), np.searchsorted(total, total[-1] * np.arange(1, bands) / bands))

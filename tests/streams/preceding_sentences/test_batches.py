@@ -60,6 +60,17 @@ def test_every_sentence_comes_once(varied: Tuple[Path, Corpus], limit: Dict[str,
     check_corpus(task, found, varied[1])
 
 
+def test_batches_are_full(varied: Tuple[Path, Corpus]) -> None:
+    """A batch of a few sentences would be a whole update of training."""
+    task = make_context_task(varied[0])
+    task.load_dataset("train")
+    sizes = sorted(
+        len(batch["id"]) for batch in batches(task, "train", max_sentences=32, required_batch_size_multiple=8)
+    )
+    assert len(sizes) > 10
+    assert set(sizes[2:]) == {32}, "all but the end, and what fairseq-fixed drops there"
+
+
 @pytest.mark.parametrize("limit", [{"max_sentences": 32}, {"max_sentences": None, "max_tokens": 1000}], ids=str)
 def test_little_padding(varied: Tuple[Path, Corpus], limit: Dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     task = make_context_task(varied[0])
