@@ -96,7 +96,7 @@ class SideStreamDataset(BaseWrapperDataset):
         source_lengths, stream_lengths = self.dataset.num_tokens_vec(indices), np.maximum.reduce(lengths)
         batches: List[np.ndarray] = []
         made: List[np.ndarray] = []
-        rest = np.empty(0, dtype=np.int64)  # the last batch of a band, which goes on in the next one
+        rest = np.empty(0, dtype=np.int64)  # the end of a band, which goes on in the next one
         for number, band in enumerate(_bands(source_lengths, stream_lengths, max_tokens, max_sentences)):
             places = np.concatenate([rest, band])
             # From short to long and from long to short in turns, so that the rest has the lengths of what follows it.
@@ -112,11 +112,13 @@ class SideStreamDataset(BaseWrapperDataset):
                 max_sentences=max_sentences,
                 required_batch_size_multiple=required_batch_size_multiple,
             )
-            batches += made[:-1]
-            rest = places[sum(map(len, made[:-1])) :]
-        # fairseq's main branch drops a last batch that is not a multiple (fairseq's issue 5036).
-        last, left_out = np.split(indices[rest], [sum(map(len, made[-1:]))])
-        return [*batches, *(batch for batch in (last, left_out) if len(batch))]
+            # fairseq ends with two batches that may not be full: a multiple, and what remains.
+            batches += made[:-2]
+            rest = places[sum(map(len, made[:-2])) :]
+        batches += made[-2:]
+        # fairseq's main branch drops what remains (fairseq's issue 5036).
+        left_out = indices[rest][sum(map(len, made[-2:])) :]
+        return [*batches, left_out] if len(left_out) else batches
 
     # `fairseq-generate --replace-unk` reads the raw text through these.
     @property
