@@ -47,7 +47,8 @@ class CommandParser(argparse.ArgumentParser):
         self.conditions: List[Condition] = []
 
     def add_condition(self, needs: str, holds: Callable[[argparse.Namespace], object], *options: str) -> None:
-        """State that options have an effect only if a condition holds; see :class:`Condition`."""
+        """State that options have an effect only if a condition holds; see :class:`Condition`. The options must be
+        added before the arguments are parsed."""
         self.conditions.append(Condition(needs, holds, options))
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:

@@ -142,9 +142,10 @@ def _bands(
         lengths: the length of each sentence's row in the stream
 
     Returns:
-        the places of the sentences of each band
+        the places of the sentences of each band that has any: a sentence may have more tokens than a band should have
     """
     total = np.cumsum(tokens + lengths)
     batches = max(total[-1] / (max_tokens or math.inf), len(tokens) / (max_sentences or math.inf), 1)
     bands = math.ceil(math.sqrt(batches))
-    return np.split(np.arange(len(tokens)), np.searchsorted(total, total[-1] * np.arange(1, bands) / bands))
+    ends = np.searchsorted(total, total[-1] * np.arange(1, bands) / bands)
+    return [band for band in np.split(np.arange(len(tokens)), ends) if len(band)]

@@ -14,6 +14,7 @@ from fairseq import utils
 import ctxgates
 import fairseq_ctxgates
 import fairseq_ctxgates.errors
+from fairseq_ctxgates.command_line import CommandParser
 from fairseq_ctxgates.errors import exit_on_user_error
 
 
@@ -32,6 +33,14 @@ def test_user_dir_is_absolute_from_any_folder_and_imports_nothing_heavy(tmp_path
     path = Path(done.stdout.decode().strip())
     assert path.is_absolute()
     assert path == Path(fairseq_ctxgates.__file__).parent
+
+
+def test_a_condition_on_a_misspelt_option():
+    parser = CommandParser()
+    parser.add_argument("--sentence")
+    parser.add_condition("--figure", lambda args: False, "sentense")
+    with pytest.raises(AttributeError, match="sentense"):
+        parser.parse_args([])
 
 
 def test_fairseq_accepts_the_user_dir_also_when_the_package_was_imported_before():

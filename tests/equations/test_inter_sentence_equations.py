@@ -218,6 +218,7 @@ def test_random_depends_on_the_sentence_alone() -> None:
     model = ablated("random")
     logits, extra = model(**INPUT, returns=("preceding_attention",))
     assert extra["preceding_attention"] == {}  # there is none
+    assert model.layers_that_return("preceding_attention") == ()
     assert (logits - ablated("none")(**INPUT)[0])[WORDS].abs().amax(dim=-1).min() > 1e-4
     order = torch.tensor([2, 0])
     source = torch.cat([torch.full((2, 1), PAD), INPUT["src_tokens"][order]], dim=1)

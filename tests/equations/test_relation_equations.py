@@ -200,6 +200,8 @@ def test_compare_fusion_is_the_full_mask(fusion: str) -> None:
     check(compared(**BATCH["net_input"])[0], expected)
     check(compared(**INPUT)[0], expected)
     assert (full(**INPUT)[0] - expected)[0].abs().max() > 1e-3
+    with pytest.raises(KeyError, match="relation_out"):  # the full model never falls back to h
+        full.decoder(INPUT["prev_output_tokens"], compared.encoder(SOURCE))
 
 
 @torch.no_grad()

@@ -71,6 +71,17 @@ def test_batches_are_full(varied: Tuple[Path, Corpus]) -> None:
     assert set(sizes[2:]) == {32}, "all but the end, and what fairseq-fixed drops there"
 
 
+@pytest.mark.parametrize("multiple", [1, 8])
+def test_a_preceding_sentence_longer_than_all_else(tmp_path: Path, multiple: int) -> None:
+    """The sentence after it, which is the shortest, has more tokens than a band should have."""
+    corpus = [[" ".join(["w3"] * 300), "0"], ["0 1 2", "0 1 3", "0 1 4"]]
+    task = make_context_task(write_corpora(tmp_path, {"train": corpus}))
+    task.load_dataset("train")
+    limits: Dict[str, Any] = {"max_sentences": None, "max_tokens": 20, "max_positions": (30, 30)}
+    found = batches(task, "train", ignore_invalid_inputs=True, required_batch_size_multiple=multiple, **limits)
+    assert sorted(number for batch in found for number in batch["id"].tolist()) == [1, 2, 3, 4]
+
+
 @pytest.mark.parametrize("limit", [{"max_sentences": 32}, {"max_sentences": None, "max_tokens": 1000}], ids=str)
 def test_little_padding(varied: Tuple[Path, Corpus], limit: Dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     task = make_context_task(varied[0])
