@@ -351,25 +351,34 @@ def test_a_word_of_several_sub_words_needs_each_of_them() -> None:
     ]
 
 
+class FakeModel:
+    """Stands for a model that always ranks the words of ``said`` first."""
+
+    decoder = None
+
+    def __init__(self, said: list[list[int]]) -> None:
+        self._said = said
+
+    def __call__(self, order: torch.Tensor) -> tuple[torch.Tensor, None]:
+        said = make_batch(self._said, self._said)["target"][order]
+        return torch.nn.functional.one_hot(said, len(DICTIONARY)).float(), None
+
+
 class FakeInference:
-    """Stands for a model that always ranks the words of ``said`` first, and a split of two sentences."""
+    """Stands for inference with a ``FakeModel`` on a split of two sentences."""
 
     class task:  # noqa: D106, N801
         target_dictionary = DICTIONARY
 
     def __init__(self, targets: list[list[int]], said: list[list[int]]) -> None:
         self._targets = targets
-        self._said = said
+        self.model = FakeModel(said)
 
     def batches(self, *_: Any) -> list[dict[str, Any]]:
         batch = make_batch(self._targets, self._targets)
         # fairseq sorts the sentences of a batch by length.
         order = torch.tensor(list(reversed(range(len(self._targets)))))
         return [{"id": order, "target": batch["target"][order], "net_input": {"order": order}}]
-
-    def model(self, order: torch.Tensor) -> tuple[torch.Tensor, None]:
-        said = make_batch(self._said, self._said)["target"][order]
-        return torch.nn.functional.one_hot(said, len(DICTIONARY)).float(), None
 
 
 def test_accuracy_by_hand(tmp_path: Path) -> None:
