@@ -11,6 +11,7 @@ It is not for tests of how processes start and end: the process that runs the co
 
 from __future__ import annotations
 
+import argparse
 import array
 import atexit
 import gc
@@ -28,9 +29,10 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Tuple
 
 SCRIPTS = ("ctxgates", "fairseq-generate", "fairseq-interactive", "fairseq-preprocess", "fairseq-train", "sacrebleu")
 HEADER = struct.Struct("!I")
@@ -54,10 +56,11 @@ class WarmPython:
         self.folder.mkdir()
         self.python = str(self.folder / "python")
         self._address = folder / "socket"
+        asking = f'#!/bin/sh\nexec "{sys.executable}" -I -S "{__file__}" "{self._address}"'
         for name in ("python", *SCRIPTS):
-            program = self.folder / name
-            program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "{__file__}" "{self._address}" {name} "$@"\n')
-            program.chmod(0o755)
+            script = "" if name == "python" else f'"{Path(sys.executable).parent / name}" '
+            (self.folder / name).write_text(f'{asking} {script}"$@"\n')
+            (self.folder / name).chmod(0o755)
         command = [sys.executable, __file__, "--serve", str(self._address), *imported]
         self._server = subprocess.Popen(ending_with_parent(command), stdin=subprocess.DEVNULL, env=environment)
 
@@ -81,16 +84,23 @@ class WarmPython:
 # --- the program that asks
 
 
-def ask(address: str, name: str, arguments: List[str]) -> int:
-    """Have the server run a program, and return its exit status; if a signal ended it, end by the same signal."""
+def ask(address: str, arguments: List[str]) -> int:
+    """Have the server run Python with these arguments, and return the exit status; if a signal ended it, end by the
+    same signal."""
+    if not (arguments and runs_code(arguments[0])):
+        run_as_usual(arguments)
     with socket.socket(socket.AF_UNIX) as connection:
         try:
             with short_path(address) as path:
                 connection.connect(path)
         except OSError:  # there is no server yet, or no longer
-            script = [] if name == "python" else [str(Path(sys.executable).parent / name)]
-            os.execv(sys.executable, [sys.executable, *script, *arguments])
-        request = {"name": name, "arguments": arguments, "folder": os.getcwd(), "environment": dict(os.environ)}
+            run_as_usual(arguments)
+        request = {
+            "arguments": arguments,
+            "folder": os.getcwd(),
+            "environment": dict(os.environ),
+            "python": os.path.join(os.path.dirname(address), "bin", "python"),
+        }
         content = json.dumps(request).encode()
         files = array.array("i", [0, 1, 2])
         connection.sendmsg([HEADER.pack(len(content))], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
@@ -104,6 +114,16 @@ def ask(address: str, name: str, arguments: List[str]) -> int:
             signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
         os.kill(os.getpid(), os.WTERMSIG(status))
     return os.WEXITSTATUS(status)
+
+
+def runs_code(argument: str) -> bool:
+    """Whether Python's first argument is a file, ``-m`` or ``-c``, and no other option of Python."""
+    return argument in ("-m", "-c") or not argument.startswith("-")
+
+
+def run_as_usual(arguments: List[str]) -> NoReturn:
+    """Become Python itself."""
+    os.execv(sys.executable, [sys.executable, *arguments])
 
 
 @contextmanager
@@ -134,10 +154,7 @@ def serve(address: str, imported: Sequence[str]) -> None:
     """Fork a process for each program that asks, and run it there."""
     if sys.platform != "linux":
         return  # forks of a process that has imported so much may fail
-    for name in imported:
-        importlib.import_module(name)
-    torch = importlib.import_module("torch")
-    torch.optim.Adam([torch.zeros(1)])  # causes further imports
+    import_all(imported)
     gc.freeze()  # otherwise the first garbage collection of each process would copy everything here
     with socket.socket(socket.AF_UNIX) as listener:
         with short_path(address) as path:
@@ -159,6 +176,20 @@ def serve(address: str, imported: Sequence[str]) -> None:
         os.dup2(file, descriptor)
         os.close(file)
     run_and_exit(request)
+
+
+def import_all(names: Sequence[str]) -> None:
+    """Import modules, and what fairseq's commands import only when they use it. Prints nothing."""
+    logging.disable()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in names:
+            importlib.import_module(name)
+        torch = importlib.import_module("torch")
+        torch.optim.Adam([torch.zeros(1)])
+        # The first configuration takes Hydra longest.
+        importlib.import_module("fairseq.dataclass.utils").convert_namespace_to_omegaconf(argparse.Namespace())
+    logging.disable(logging.NOTSET)
 
 
 def read_request(connection: socket.socket) -> Tuple[Dict[str, Any], array.array]:
@@ -187,6 +218,7 @@ def run_and_exit(request: Dict[str, Any]) -> None:
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
+    sys.executable = request["python"]  # the programs that this one starts need no imports either
     unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
     sys.stdin = open(0, encoding="utf-8", closefd=False)
     sys.stdout = open(1, "w", buffering=1 if unbuffered else -1, encoding="utf-8", closefd=False)
@@ -194,7 +226,7 @@ def run_and_exit(request: Dict[str, Any]) -> None:
     logging.root.handlers.clear()  # set by the imports; fairseq's commands set up the logger before these
     status: object = 0
     try:
-        run(request["name"], request["arguments"])
+        run(request["arguments"])
     except SystemExit as stop:
         status = stop.code
     except BaseException:
@@ -209,10 +241,8 @@ def run_and_exit(request: Dict[str, Any]) -> None:
     os._exit(status or 0)
 
 
-def run(name: str, arguments: List[str]) -> None:
-    """Run ``python`` or a script of this environment."""
-    if name != "python":
-        arguments = [str(Path(sys.executable).parent / name), *arguments]
+def run(arguments: List[str]) -> None:
+    """Run what these arguments of Python say."""
     is_file = arguments[0] not in ("-m", "-c")
     sys.path[0] = os.path.dirname(os.path.abspath(arguments[0])) if is_file else os.getcwd()
     sys.path[1:1] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
@@ -229,4 +259,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "--serve":
         serve(sys.argv[2], sys.argv[3:])
     else:
-        sys.exit(ask(sys.argv[1], sys.argv[2], sys.argv[3:]))
+        sys.exit(ask(sys.argv[1], sys.argv[2:]))

@@ -6,6 +6,7 @@ import multiprocessing.process
 import os
 import platform
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Iterator, List
 
@@ -21,12 +22,8 @@ if TYPE_CHECKING:
 # --- the fast tier ----------------------------------------------------------------------------------------------------
 
 collect_ignore: List[str] = []  # read by pytest
-COSTLY_FIXTURES = {
-    "corenlp_server",
-    "cluster",
-    "trained_on_documents",
-    "warm_python",
-}  # start processes, or train models
+# These start processes, or train models.
+COSTLY_FIXTURES = {"corenlp_server", "cluster", "trained_on_documents", "warm_commands", "warm_python"}
 PROCESS_EVENTS = {
     *("subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system"),
     "socket.bind",
@@ -108,11 +105,25 @@ def _configurations() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def warm_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPython]:
-    """Programs that start without importing fairseq."""
+    """Programs that start without importing fairseq. They import this package."""
+    with _started(tmp_path_factory, "fairseq", "numba", "sacrebleu") as programs:
+        yield programs
+
+
+@pytest.fixture(scope="session")
+def warm_commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPython]:
+    """Programs that start without importing fairseq and this package; for long chains of commands."""
+    package = ("fairseq_ctxgates.tasks", "fairseq_ctxgates.models")
+    with _started(tmp_path_factory, "fairseq.trainer", "matplotlib.pyplot", "numba", "sacrebleu", *package) as programs:
+        yield programs
+
+
+@contextmanager
+def _started(tmp_path_factory: pytest.TempPathFactory, *imported: str) -> Iterator[WarmPython]:
     from warm_python import WarmPython
 
-    # Not this package: how it is imported is tested. The path is longer than that of a socket may be.
-    programs = WarmPython(tmp_path_factory.mktemp(f"warm_python{'_' * 108}"), ["fairseq", "numba", "sacrebleu"])
+    # The path is longer than that of a socket may be.
+    programs = WarmPython(tmp_path_factory.mktemp(f"warm_python{'_' * 108}"), imported)
     programs.wait()
     yield programs
     programs.close()

@@ -58,10 +58,10 @@ def sweep(data: Path, save_dir: Path, *options: Any, train: Any = TRAIN) -> Any:
 
 
 @pytest.fixture
-def _starts_fast(warm_python: WarmPython, monkeypatch: pytest.MonkeyPatch) -> None:
+def _starts_fast(warm_commands: WarmPython, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trainings start without importing fairseq. That they end with the sweep is tested in tests/reliability."""
     monkeypatch.setattr(
-        "fairseq_ctxgates.analysis.sweep.ending_with_parent", lambda command: [warm_python.python, *command[1:]]
+        "fairseq_ctxgates.analysis.sweep.ending_with_parent", lambda command: [warm_commands.python, *command[1:]]
     )
 
 

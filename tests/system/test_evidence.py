@@ -559,11 +559,11 @@ def test_columns_without_a_value_are_not_printed() -> None:
 
 @pytest.mark.slow
 def test_smoke(
-    warm_python: WarmPython, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    warm_commands: WarmPython, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, value in warm_python.environment(CUDA_VISIBLE_DEVICES="").items():
+    for name, value in warm_commands.environment(CUDA_VISIBLE_DEVICES="").items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys, "executable", warm_python.python)
+    monkeypatch.setattr(sys, "executable", warm_commands.python)
     directory = tmp_path / "evidence"
     options = [str(SMOKE), "--directory", str(directory), "--jobs", "2"]
     run.main([*options, "--seeds", "1"])

@@ -25,14 +25,14 @@ PAGES = [
 
 
 @pytest.mark.slow
-def test_pipeline(tmp_path: Path, warm_python: WarmPython) -> None:
+def test_pipeline(tmp_path: Path, warm_commands: WarmPython) -> None:
     smaller = {
         "--arch rcg_transformer ": "--arch rcg_transformer_tiny ",
         "--max-epoch 30": "--max-epoch 2",
         "--num-epoch-checkpoints 5": "--num-epoch-checkpoints 2",
     }
     binarize(tmp_path / "data-bin" / "X", SPLITS, "de", "en", joined=True)
-    output = run_block("pipeline", smaller, tmp_path, warm_python)
+    output = run_block("pipeline", smaller, tmp_path, warm_commands)
     assert len(re.findall(r"^D-\d+", output, re.MULTILINE)) == 5
     assert "gate_agreement" in output
     assert (tmp_path / "checkpoints/rcg/average.pt").exists()
@@ -40,7 +40,7 @@ def test_pipeline(tmp_path: Path, warm_python: WarmPython) -> None:
 
 
 @pytest.mark.slow
-def test_documents(tmp_path: Path, warm_python: WarmPython) -> None:
+def test_documents(tmp_path: Path, warm_commands: WarmPython) -> None:
     smaller = {"--arch isg_transformer ": "--arch isg_transformer_tiny ", "--max-epoch 30": "--max-epoch 2"}
     data = binarize(tmp_path / "data-bin" / "X", SPLITS, "de", "en", joined=True)
     for split, pairs in SPLITS.items():
@@ -48,7 +48,7 @@ def test_documents(tmp_path: Path, warm_python: WarmPython) -> None:
     (tmp_path / "test.de").write_text("".join(f"{source}\n" for source, _ in SPLITS["test"]))
     train(data, tmp_path / "checkpoints" / "transformer", *PLAIN, "--share-all-embeddings", "--max-epoch", 1)
 
-    output = run_block("documents", smaller, tmp_path, warm_python, DOCS / "documents.md")
+    output = run_block("documents", smaller, tmp_path, warm_commands, DOCS / "documents.md")
 
     generated, typed = output.split("Sentence buffer size:")
     by_row = dict(re.findall(r"^H-(\d+)\t(.*)$", generated, re.MULTILINE))
@@ -61,14 +61,14 @@ def test_documents(tmp_path: Path, warm_python: WarmPython) -> None:
 
 
 @pytest.mark.slow
-def test_relations(tmp_path: Path, corenlp_url: str, warm_python: WarmPython) -> None:
+def test_relations(tmp_path: Path, corenlp_url: str, warm_commands: WarmPython) -> None:
     smaller = {"--arch fra_transformer ": "--arch fra_transformer_tiny ", "--max-epoch 30": "--max-epoch 2"}
     sentences = ("the old farmer sells apples .", "a dog chases the cat .", "two children play in the park .")
     text = {split: [(sentences[row % 3], target) for row, (_, target) in enumerate(SPLITS[split])] for split in SPLITS}
     binarize(tmp_path / "data-bin" / "X", text, "en", "de", joined=True)
     (tmp_path / "test.en").write_text("".join(f"{source}\n" for source, _ in text["test"]))
 
-    output = run_block("relations", smaller, tmp_path, warm_python, DOCS / "relations.md")
+    output = run_block("relations", smaller, tmp_path, warm_commands, DOCS / "relations.md")
 
     translations = re.findall(r"^D-(\d+)\t\S+\t(.*)$", output, re.MULTILINE)
     assert len(translations) == 10
@@ -77,7 +77,7 @@ def test_relations(tmp_path: Path, corenlp_url: str, warm_python: WarmPython) ->
 
 
 @pytest.mark.slow
-def test_analyses(tmp_path: Path, warm_python: WarmPython) -> None:
+def test_analyses(tmp_path: Path, warm_commands: WarmPython) -> None:
     smaller = {"--arch rcg_transformer ": "--arch rcg_transformer_tiny --cpu ", "--max-epoch 30": "--max-epoch 1"}
     smaller["--values 0 0.5 1 2"] = "--values 0 1"
     data = binarize(tmp_path / "data-bin" / "X", SPLITS, "de", "en", joined=True)
@@ -90,7 +90,7 @@ def test_analyses(tmp_path: Path, warm_python: WarmPython) -> None:
             run("generate", data, *TASK, *DECODING, "--path", folder / "checkpoint_best.pt")
         )
 
-    output = run_block("analyses", smaller, tmp_path, warm_python, DOCS / "analyses.md")
+    output = run_block("analyses", smaller, tmp_path, warm_commands, DOCS / "analyses.md")
 
     for name in ("errors", "lengths", "lambda"):
         assert (tmp_path / f"{name}.png").stat().st_size > 10_000
@@ -99,14 +99,14 @@ def test_analyses(tmp_path: Path, warm_python: WarmPython) -> None:
 
 
 @pytest.mark.slow
-def test_ctxpro(trained_on_documents: Trained, tmp_path: Path, warm_python: WarmPython) -> None:
+def test_ctxpro(trained_on_documents: Trained, tmp_path: Path, warm_commands: WarmPython) -> None:
     """Of the translations those of each example's last sentence are kept, in order."""
     (tmp_path / "data-bin").mkdir()
     (tmp_path / "data-bin" / "X").symlink_to(trained_on_documents.data)
     (tmp_path / "checkpoints" / "isg").mkdir(parents=True)
     (tmp_path / "checkpoints" / "isg" / "checkpoint_best.pt").symlink_to(trained_on_documents["isg"])
     (tmp_path / "ctxpro.inputs").write_text("q1 q2<eos> q3<eos> q4 q5\nq6\nq7<eos> q8 q9 q10\n")
-    run_block("ctxpro", {}, tmp_path, warm_python, DOCS / "analyses.md")
+    run_block("ctxpro", {}, tmp_path, warm_commands, DOCS / "analyses.md")
     output = (tmp_path / "interactive.out").read_text(encoding="utf-8")
     found = dict(re.findall(r"^D-(\d+)\t\S+\t(.*)$", output, re.MULTILINE))
     assert re.findall(r"^S-\d+\t(.*)$", output, re.MULTILINE)[:3] == ["q1 q2", "q3", "q4 q5"]

@@ -63,6 +63,15 @@ def test_a_command_runs_as_always_before_the_modules_are_imported(folder: Path) 
     assert found.stderr == "False\n"
 
 
+def test_what_a_command_starts_needs_no_imports_either(folder: Path, environment: Dict[str, str]) -> None:
+    started = "import sys; print('torch' in sys.modules)"
+    action = f"import subprocess; subprocess.run([sys.executable, *sys.argv[2:], '-c', \"{started}\"])"
+    (folder / "action").write_text(action)
+    for options, expected in (("", "True"), ("-I", "False")):  # Python itself, where there are further options
+        found = shell(f'python scripts/script.py "$(cat action)" {options} </dev/null', folder, environment)
+        assert expected in found.stdout.splitlines(), found.stderr
+
+
 def test_an_exception_is_shown(folder: Path, environment: Dict[str, str]) -> None:
     found = shell('python scripts/script.py "1 / 0"; echo $?', folder, environment)
     assert found.stdout.endswith("\n1\n")
