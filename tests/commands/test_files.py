@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 from contextlib import suppress
 from itertools import count
@@ -23,6 +22,7 @@ from fairseq_ctxgates.files import atomic_write, atomic_write_group, clean_up_on
 from tests.helpers.corpus import binarize
 from tests.helpers.files import contents
 from tests.helpers.pages import ROOT
+from warm_python import WarmPython
 
 EXTENSIONS = (".bin", ".idx", ".json")
 
@@ -72,11 +72,11 @@ for name in sys.argv[1:]:
 
 @pytest.mark.process
 @pytest.mark.parametrize("redirected", ["> file", ">> file", "| cat >> file"])
-def test_what_an_open_file_has_stays(redirected: str, tmp_path: Path) -> None:
+def test_what_an_open_file_has_stays(redirected: str, tmp_path: Path, warm_python: WarmPython) -> None:
     """A shell's redirection makes /dev/stdout a file, which is not to be replaced."""
     (tmp_path / "writing.py").write_text(WRITING)
     (tmp_path / "file").write_text("notes\n")
-    command = f"{sys.executable} writing.py /dev/stdout /dev/fd/1 {redirected}"
+    command = f"{warm_python.python} writing.py /dev/stdout /dev/fd/1 {redirected}"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run(command, shell=True, check=True, cwd=tmp_path, env=environment)
     lines = (tmp_path / "file").read_text().splitlines()

@@ -6,7 +6,6 @@ import importlib.util
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Dict
 
@@ -96,7 +95,7 @@ def test_its_gate_reads_half_precision_beside_single() -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("first", ["models", "tasks"])
-def test_a_mechanism_that_is_registered_too_late(first: str) -> None:
+def test_a_mechanism_that_is_registered_too_late(first: str, warm_python: WarmPython) -> None:
     code = (
         f"import fairseq_ctxgates.{first}\n"
         "from fairseq_ctxgates.mechanism import Mechanism\n"
@@ -104,6 +103,6 @@ def test_a_mechanism_that_is_registered_too_late(first: str) -> None:
         "class Late(Mechanism): name = 'late'\n"
         "register_mechanism(Late)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run([warm_python.python, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1
     assert "Late is registered too late: call register_mechanism before fairseq_ctxgates.models" in done.stderr
