@@ -3,8 +3,9 @@
 Importing torch, fairseq and what they import takes six seconds of processor time, and half as much again when training
 makes its optimizer. This is most of the time of a short command. A server imports them once. The programs in
 :attr:`WarmPython.folder` ask the server for a process of their own, which is forked from the server, has the arguments,
-folder, variables, input and output of the program that asked, and runs the same code. Before the server is ready, and
-where there is none (it needs Linux), the programs run as usual.
+folder, variables, input and output of the program that asked, and runs the same code; what it starts as
+``sys.executable`` is such a program, too. Before the server is ready, and where there is none (it needs Linux), the
+programs run as usual.
 
 It is not for tests of how processes start and end: the process that runs the code is not a child of the program.
 """

@@ -105,7 +105,7 @@ def _configurations() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def warm_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPython]:
-    """Programs that start without importing fairseq. They import this package."""
+    """Programs that start without importing fairseq. They import this package, so that how this is done is tested."""
     with _started(tmp_path_factory, "fairseq", "numba", "sacrebleu") as programs:
         yield programs
 

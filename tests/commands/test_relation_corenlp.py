@@ -147,7 +147,7 @@ def test_a_sentence_that_takes_too_long_is_given_up(corenlp_url):
     with build_extractor("corenlp-openie", "en", [corenlp_url], timeout=6) as extractor:
         start = time.monotonic()
         first, endless, last = extractor.extract([SHORT.split(), ENDLESS.split(), "Cats are animals .".split()])
-        assert time.monotonic() - start < 60
+        assert time.monotonic() - start < 30
     assert (len(first), endless, last) == (4, None, [[0, 1, 2]])
 
 

@@ -39,7 +39,6 @@ from tests.helpers.corpus import binarize
 from tests.helpers.fairseq_commands import DECODING, PLAIN, TRAINING, make_pairs
 from tests.helpers.files import files_of
 from tests.reliability.test_orphans import wait_until
-from warm_python import WarmPython
 
 pytestmark = pytest.mark.process
 IS_FULL = os.environ.get("RELIABILITY") == "full"
@@ -309,10 +308,7 @@ def test_a_killed_sweep(sweep_folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.slow
-def test_a_sweep_that_is_killed_while_fairseq_trains(
-    sweep_folder: Path, warm_commands: WarmPython, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "executable", warm_commands.python)
+def test_a_sweep_that_is_killed_while_fairseq_trains(sweep_folder: Path) -> None:
     options = shlex.join([*TRAINING, *PLAIN, "--max-epoch", "4", "--no-epoch-checkpoints"])
     run_folder = sweep_folder / "runs" / "dropout=0"
     last, log = run_folder / "checkpoint_last.pt", run_folder / "train.log"

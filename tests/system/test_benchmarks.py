@@ -78,7 +78,7 @@ def test_what_is_measured_on_a_gpu(tmp_path: Path, warm_commands: WarmPython) ->
     with tarfile.open(tmp_path / "work.tar.gz", "w:gz") as archive:  # as `gpu.sh prepare` leaves it
         archive.add(tmp_path / "work" / "corpora", "corpora")
     shutil.rmtree(tmp_path / "work")
-    variables = {"PYTHON": warm_commands.python, "ARCHITECTURES": "fra_transformer", "SIZE": TINY}
+    variables = {"PYTHON": warm_commands.python, "ARCHITECTURES": "rcg_transformer fra_transformer", "SIZE": TINY}
     variables["SPEED_OPTIONS"] = "--blocks 1 --batches 1 --max-tokens 200 --length 3 --device cpu"
     variables["KERNEL_OPTIONS"] = "--repeats 2 --batches 1 --max-tokens 200 --length 3 --device cpu"
     variables["PYTEST_OPTIONS"] = "-k test_interpolation"
@@ -93,14 +93,14 @@ def test_what_is_measured_on_a_gpu(tmp_path: Path, warm_commands: WarmPython) ->
     assert run().count("==") == 6
     for name in ("speed.json", "speed.bf16.json"):
         found = json.loads((tmp_path / "results" / name).read_text())
-        assert [result["what"] for result in found["results"]] == ["training", "decoding"]
-        assert list(found["results"][1]["tokens_per_second"]) == ["transformer", "fra_transformer"]
+        assert [result["what"] for result in found["results"]] == 2 * ["training", "decoding"]
+        assert list(found["results"][2]["tokens_per_second"]) == ["transformer", "fra_transformer"]
         assert ("bfloat16" in found["size"]) == ("bf16" in name)
     for name in ("kernels.json", "kernels.bf16.json"):
         results = json.loads((tmp_path / "results" / name).read_text())["results"]
-        assert [result["what"] for result in results] == ["training", "decoding"]
-        for result in results:
-            assert list(result["seconds"]) == ["transformer", "fra_transformer"]
+        assert [result["what"] for result in results] == 2 * ["training", "decoding"]
+        for result, arch in zip(results, (*2 * ["rcg_transformer"], *2 * ["fra_transformer"])):
+            assert list(result["seconds"]) == ["transformer", arch]
             assert all(len(seconds) == 2 and min(seconds) > 0 for seconds in result["seconds"].values())
     assert "fairseq-train" in (tmp_path / "results" / "evidence.txt").read_text()
     assert "1 passed" in (tmp_path / "results" / "tests.txt").read_text()
