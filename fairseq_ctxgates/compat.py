@@ -28,7 +28,7 @@ try:
     from fairseq.distributed import fsdp_wrap
     from fairseq.distributed import utils as distributed_utils
     from fairseq.logging import meters, metrics
-    from fairseq.models import ARCH_MODEL_REGISTRY
+    from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
     from fairseq.models.transformer import (
         TransformerConfig,
         TransformerDecoderBase,
@@ -58,6 +58,7 @@ except (ImportError, AttributeError, ValueError) as error:  # the last two: a fa
 
 __all__ = [
     "ARCH_MODEL_REGISTRY",
+    "MODEL_DATACLASS_REGISTRY",
     "REGISTRIES",
     "BeamSearch",
     "EncoderLayer",
