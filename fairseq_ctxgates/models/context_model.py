@@ -23,7 +23,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.models import FairseqEncoderDecoderModel, FairseqIncrementalDecoder
 from torch import Tensor, nn
 
-from fairseq_ctxgates.compat import gen_parser_from_dataclass
+from fairseq_ctxgates.compat import gen_parser_from_dataclass, is_obsolete
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.mechanism import Mechanism
 from fairseq_ctxgates.models.input_options import InputOptions, find_needs
@@ -145,8 +145,9 @@ class ContextModel(FairseqEncoderDecoderModel):
         """As fairseq's; a loaded model needs no warm start.
 
         Raises:
-            UserError: the checkpoint's model reads other input than the task gives; or it has no parameters of the
-                mechanisms; or an option would do nothing, and the task is fairseq's, which does not check this.
+            UserError: the checkpoint's model reads other input than the task gives; or it lacks parameters of the
+                mechanisms, or has further ones; or an option would do nothing, and the task is fairseq's, which does
+                not check this.
         """
         if self.input_options is None:
             for entry in find_needs(state_dict):
@@ -159,13 +160,26 @@ class ContextModel(FairseqEncoderDecoderModel):
         try:
             return super().load_state_dict(state_dict, *arguments, **options)
         except RuntimeError as error:  # fairseq reports that the architectures do not match
-            own = self.own_parameters()
-            if not own or any(name in state_dict for name in own):
-                raise
+            self._explain_misfit(state_dict, error)
+            raise
+
+    def _explain_misfit(self, state_dict: Mapping[str, Tensor], error: RuntimeError) -> None:
+        """Raise UserError if a checkpoint lacks parameters of the mechanisms, or has only further parameters."""
+        own, of_mechanisms = self.state_dict(), self.own_parameters()
+        missing = [name for name in own if name not in state_dict]
+        unknown = [name for name in state_dict if name not in own and not is_obsolete(name)]
+        lacking = [name for name in missing if name in of_mechanisms]
+        if lacking:
             names = ", ".join(mechanism.name for mechanism in self.mechanisms)
+            which = f"no parameters of {names}" if len(lacking) == len(of_mechanisms) else f"no {lacking[0]}"
             raise UserError(
-                f"the checkpoint's model has no parameters of {names}: to start from it, give --warm-start CHECKPOINT, "
-                f"and not --finetune-from-model or --restore-file"
+                f"the checkpoint's model has {which}: to start from it, give --warm-start CHECKPOINT and a new "
+                f"--save-dir, and not --finetune-from-model or --restore-file"
+            ) from error
+        if unknown and not missing:
+            raise UserError(
+                f"the checkpoint's model has {unknown[0]}, which this model does not have: give the options that it "
+                f"was trained with, also in --model-overrides"
             ) from error
 
     @property

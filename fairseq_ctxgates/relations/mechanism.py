@@ -7,11 +7,14 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
+from fairseq_ctxgates.configuration import as_flag
 from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.layer_list import parse_layers
 from fairseq_ctxgates.mechanism import TRANSFORMER, EncoderInput, Mechanism
 from fairseq_ctxgates.modules.attention import SentenceAttention
 from fairseq_ctxgates.parts import TransformerOptions
-from fairseq_ctxgates.relations.fusion import FUSIONS, MultiplyingAttention, RelationContext
+from fairseq_ctxgates.relations.attention import MultiplyingAttention
+from fairseq_ctxgates.relations.fusion import FUSIONS, RelationContext
 from fairseq_ctxgates.relations.stream import Relations
 
 FusionChoice = ChoiceEnum(["none", *FUSIONS])
@@ -69,6 +72,17 @@ class FactualRelations(Mechanism[RelationFusionConfig]):
     computing_options = ("relation_fusion", "relation_lambda", MASK_OPERATION)
     architectures = {TRANSFORMER: {"fra_transformer": {"relation_fusion": "transform"}}}
     streams = (Relations,)
+
+    @classmethod
+    def computing_values(cls, options: object) -> Dict[str, str]:
+        values = super().computing_values(options)
+        num_layers = getattr(options, "decoder_layers", None)
+        # Other fusions have parameters, whose names name the layers.
+        if values["relation_fusion"] == "linear" and num_layers is not None:
+            listed = getattr(options, "relation_layers", None)
+            layers = parse_layers(listed or str(num_layers), num_layers, as_flag("relation_layers"))
+            values["relation_layers"] = ",".join(map(str, layers))
+        return values
 
     def check(self) -> None:
         if not 0 <= self.options.relation_lambda <= 1:

@@ -84,7 +84,7 @@ def test_a_warm_start_needs_the_task_that_loads_it(tmp_path: Path) -> None:
 
 
 def test_training_goes_on_from_a_plain_model_by_a_warm_start_only() -> None:
-    """fairseq's own options for this load a model strictly; other misfits are torch's to name."""
+    """fairseq's own options for this load a model strictly."""
     plain = build_model("context_transformer").state_dict()
     model = build_model("rcg_transformer", inter_sentence_gate=True)
     with pytest.raises(
@@ -92,8 +92,18 @@ def test_training_goes_on_from_a_plain_model_by_a_warm_start_only() -> None:
     ):
         model.load_state_dict(plain)
     half = {name: tensor for name, tensor in model.state_dict().items() if ".inter_sentence." not in name}
-    with pytest.raises(RuntimeError, match="Missing key"):
+    with pytest.raises(UserError, match=r"has no \S+\.inter_sentence\.\S+: .* give --warm-start CHECKPOINT and"):
         model.load_state_dict(half)
+
+
+def test_parameters_that_the_options_take_away_are_named() -> None:
+    """As ``--model-overrides`` may; other misfits are torch's to name."""
+    gated, plain = build_model("rcg_transformer").state_dict(), build_model("context_transformer")
+    with pytest.raises(UserError, match=r"has decoder\.layers\.0\.connection\.\S+, which .* also in --model-overrides"):
+        plain.load_state_dict(gated)
+    del gated["decoder.layers.0.fc1.weight"]
+    with pytest.raises(RuntimeError, match="Missing key"):
+        plain.load_state_dict(gated)
 
 
 def test_an_ablation_of_a_mechanism_that_is_off_is_refused_by_fairseqs_own_task_too() -> None:
@@ -282,6 +292,20 @@ def test_a_warm_start_takes_a_default_that_is_written_out(words: str, combine: s
     other = {"replace": "add", "add": "replace"}[combine]
     with pytest.raises(UserError, match=f"trained with --smoothing-combine {combine}, and the model has {other}"):
         build_model("car_transformer", **start, **{**trained, "smoothing_combine": other})
+
+
+@pytest.mark.parametrize(("trained_at", "same", "other"), [(None, "3", "all"), ("1-3", "all", None), ("1", "1,1", "3")])
+def test_linear_fusion_is_warm_started_in_the_same_layers(
+    trained_at: str | None, same: str, other: str | None, tmp_path: Path
+) -> None:
+    """It has no parameters whose names would name the layers."""
+    trained: dict[str, Any] = {"relation_fusion": "linear", "decoder_layers": 3, "relation_layers": trained_at}
+    model = build_model("fra_transformer", **trained)
+    torch.save({"model": model.state_dict(), "cfg": {"model": trained}}, tmp_path / "trained.pt")
+    start: dict[str, Any] = {"warm_start": str(tmp_path / "trained.pt")}
+    assert build_model("fra_transformer", **{**trained, "relation_layers": same}, **start).warm_started_from
+    with pytest.raises(UserError, match="trained with --relation-layers [0-9,]+, and the model has [0-9,]+"):
+        build_model("fra_transformer", **{**trained, "relation_layers": other}, **start)
 
 
 @pytest.mark.parametrize("arch", ["context_transformer", "isg_transformer", "rcg_transformer"])
