@@ -23,7 +23,7 @@ import textwrap
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -31,17 +31,11 @@ from torch import Tensor
 
 from fairseq_ctxgates.analysis.analysis import Analysis
 from fairseq_ctxgates.analysis.figures import label_tokens, line_look, new_figure, token_width
-from fairseq_ctxgates.analysis.inference import (
-    Inference,
-    add_inference_options,
-    as_context_model,
-    reads_preceding,
-)
+from fairseq_ctxgates.analysis.inference import Inference, add_inference_options, reads_preceding
+from fairseq_ctxgates.analysis.preceding_context import inter_sentence, read_attention
 from fairseq_ctxgates.analysis.report import Cell, Result, Table, add_report_options
 from fairseq_ctxgates.data.side_stream import Batch
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.inter_sentence.gate import ATTENTION
-from fairseq_ctxgates.inter_sentence.mechanism import InterSentenceGating
 from fairseq_ctxgates.mechanism import EncoderInput
 
 if TYPE_CHECKING:
@@ -153,13 +147,6 @@ def summarize(sentences: Sequence[SentenceEntropy]) -> List[EntropySummary]:
     return summaries
 
 
-def inter_sentence(inference: Inference) -> InterSentenceGating:
-    """The model's inter-sentence mechanism, with its options."""
-    model = as_context_model(inference.model)
-    assert model is not None
-    return model.mechanism(InterSentenceGating)
-
-
 def check_model(inference: Inference) -> None:
     """Raise UserError unless the model attends to preceding sentences."""
     if not reads_preceding(inference.model):
@@ -168,15 +155,6 @@ def check_model(inference: Inference) -> None:
         )
     if inter_sentence(inference).is_random:
         raise UserError(f"{inference.path}: under the ablation 'random' nothing attends to the preceding sentence")
-
-
-@torch.no_grad()
-def read_attention(inference: Inference, batch: Batch) -> Dict[int, Tensor]:
-    """For each layer number, the attention over the preceding sentences, (heads, batch, target length, preceding
-    length)."""
-    _, extra = inference.model(**batch["net_input"], returns=(ATTENTION,))
-    weights: Dict[int, Tensor] = extra[ATTENTION]
-    return weights
 
 
 def attention_by_distance(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Optional, Sequence
+from typing import Dict, Optional, Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from fairseq_ctxgates.analysis.attention_entropy import inter_sentence, read_attention
-from fairseq_ctxgates.analysis.inference import Inference, reads_preceding
+from fairseq_ctxgates.analysis.inference import Inference, as_context_model, reads_preceding
 from fairseq_ctxgates.data.side_stream import Batch
+from fairseq_ctxgates.inter_sentence.gate import ATTENTION
+from fairseq_ctxgates.inter_sentence.mechanism import InterSentenceGating
 from fairseq_ctxgates.inter_sentence.preceding_stream import PrecedingStream
 
 
@@ -18,6 +20,22 @@ def preceding_stream(inference: Inference, split: str) -> PrecedingStream:
     streams = inference.task.dataset(split).streams
     (stream,) = (stream for stream in streams if isinstance(stream, PrecedingStream))
     return stream
+
+
+def inter_sentence(inference: Inference) -> InterSentenceGating:
+    """The model's inter-sentence mechanism, with its options."""
+    model = as_context_model(inference.model)
+    assert model is not None
+    return model.mechanism(InterSentenceGating)
+
+
+@torch.no_grad()
+def read_attention(inference: Inference, batch: Batch) -> Dict[int, Tensor]:
+    """For each layer number, the attention over the preceding sentences, (heads, batch, target length, preceding
+    length)."""
+    _, extra = inference.model(**batch["net_input"], returns=(ATTENTION,))
+    weights: Dict[int, Tensor] = extra[ATTENTION]
+    return weights
 
 
 @torch.no_grad()

@@ -27,7 +27,11 @@ from tests.helpers.trained import Trained, train_models
 
 
 @pytest.mark.usefixtures("float64", "no_grad")
-@pytest.mark.parametrize("second", [{}, {"inter_sentence_gate": True}], ids=["alone", "beside the inter-sentence gate"])
+@pytest.mark.parametrize(
+    "second",
+    [{}, {"inter_sentence_gate": True}, {"inter_sentence_gate": True, "checkpoint_activations": True}],
+    ids=["alone", "beside the inter-sentence gate", "encoded as one batch"],
+)
 @pytest.mark.parametrize("layer", [1, 2])
 @pytest.mark.parametrize("operation", ["fill", "multiply"])
 @pytest.mark.parametrize("order", ["post", "pre"])
@@ -41,7 +45,7 @@ def test_weights_are_those_of_the_reference_implementation(
     masks = torch.ones(3, 6, 6, dtype=torch.bool)
     masks[0] = torch.from_numpy(relation_mask(pack_tuples([[0, 1], [1, 4]]), 6))
     batch["net_input"]["relation_mask"] = masks
-    batch["net_input"]["preceding_tokens"] = source.roll(1, dims=0)
+    batch["net_input"]["preceding_tokens"] = torch.cat([source[:, :3], source], dim=1)  # longer than the sources
 
     found = self_attention(model, batch, layer)
 
