@@ -87,7 +87,6 @@ class SideStream(ABC, Generic[Options]):
         languages: which of "source" and "target" its rows depend on
         train_only: whether splits other than train can do without it
         inputs: what it adds to a batch's ``net_input``
-        changes_source: whether it replaces the dataset's source sentences
         names_target_positions: whether its rows name positions in the dataset's own targets
         names_source_positions: whether its rows name positions in the dataset's own sources
         Config: the options that it adds to the task
@@ -112,7 +111,6 @@ class SideStream(ABC, Generic[Options]):
     languages: ClassVar[Tuple[str, ...]] = ("source", "target")
     train_only: ClassVar[bool] = False
     inputs: ClassVar[Tuple[str, ...]] = ()
-    changes_source: ClassVar[bool] = False
     names_source_positions: ClassVar[bool] = False
     names_target_positions: ClassVar[bool] = False
     Config: ClassVar[Type[FairseqDataclass]]
@@ -139,6 +137,11 @@ class SideStream(ABC, Generic[Options]):
     def context_size(cls, options: Options) -> int:
         """How many preceding sentences the options ask for."""
         return 1
+
+    @classmethod
+    def changes_source(cls, options: Options) -> bool:
+        """Whether the options ask the stream to replace the dataset's source sentences."""
+        return False
 
     @classmethod
     def changes_target(cls, options: Options) -> bool:

@@ -36,7 +36,6 @@ class ConcatenatedSentences(PrecedingStream):
     what to continue.
     """
 
-    changes_source = True
     training_options = ("ignore_preceding_target",)
     translation_options = ("preceding_references",)
     saved_options: ClassVar[Mapping[str, bool]] = {
@@ -90,6 +89,10 @@ class ConcatenatedSentences(PrecedingStream):
     @classmethod
     def context_size(cls, options: PrecedingSentencesConfig) -> int:
         return max(_counts(options))
+
+    @classmethod
+    def changes_source(cls, options: PrecedingSentencesConfig) -> bool:
+        return _counts(options)[0] > 0
 
     @classmethod
     def changes_target(cls, options: PrecedingSentencesConfig) -> bool:
@@ -212,8 +215,11 @@ class ConcatenatedSentences(PrecedingStream):
     def values_to_save(cls, options: PrecedingSentencesConfig, required: AbstractSet[str]) -> Dict[str, Optional[str]]:
         values = {name: getattr(options, name) for name in cls.saved_options}
         given = {name: str(value) for name, value in values.items() if value is not None and value is not False}
-        if options.concatenate_target_number is not None and len({*_counts(options)}) == 1:
-            del given["concatenate_target_number"]  # the default
+        source_count, target_count = _counts(options)
+        if source_count == 1:  # the default, as that of the source is for the target
+            given.pop("concatenate_number", None)
+        if target_count == source_count:
+            given.pop("concatenate_target_number", None)
         return {**dict.fromkeys(cls.saved_options), **given, **super().values_to_save(options, required)}
 
 

@@ -52,7 +52,8 @@ def shift(rows: np.ndarray) -> np.ndarray:
         rows: the rows of the preceding sentences, the nearest first, or ``NONE``, (sentences, N)
 
     Raises:
-        UserError: there are so few that a sentence would precede itself.
+        UserError: a sentence would precede itself, because there are so few, or because a stream names sentences that
+            do not stand next to those that they precede.
     """
     is_preceded = rows[:, 0] != NONE
     half = int(is_preceded.sum()) // 2
@@ -63,4 +64,10 @@ def shift(rows: np.ndarray) -> np.ndarray:
         )
     shifted = rows.copy()
     shifted[is_preceded] = np.roll(rows[is_preceded], -half, axis=0)
+    precedes_itself = (shifted == np.arange(len(rows))[:, None]).any(axis=1)
+    if precedes_itself.any():
+        raise UserError(
+            f"--preceding-context shifted: sentence {np.argmax(precedes_itself) + 1} would precede itself: this needs "
+            f"a stream whose sentences follow those that precede them, as `ctxgates preceding-sentences` writes it"
+        )
     return shifted

@@ -137,18 +137,20 @@ class TaskStreams:
     def _check_positions(self) -> None:
         """Raise UserError if one stream changes the sentences in which another stream, or an alignment, names
         positions."""
-        wanted = self.wanted()
-        changing = [stream for stream in wanted if stream.changes_source]
-        naming = [f"the stream {stream.name!r}" for stream in wanted if stream.names_source_positions]
-        if any(stream.changes_target(self.options_of(stream)) for stream in wanted):
-            naming += [f"the stream {stream.name!r}" for stream in wanted if stream.names_target_positions]
+        wanted = [(stream, self.options_of(stream)) for stream in self.wanted()]
+        sources = [stream for stream, options in wanted if stream.changes_source(options)]
+        targets = [stream for stream, options in wanted if stream.changes_target(options)]
+        naming_sources = [f"the stream {stream.name!r}" for stream, _ in wanted if stream.names_source_positions]
+        naming_targets = [f"the stream {stream.name!r}" for stream, _ in wanted if stream.names_target_positions]
         if self.cfg.load_alignments:
-            naming.append("--load-alignments")
-        if changing and naming:
-            raise UserError(
-                f"{as_flag(next(iter(changing[0].saved_options), changing[0].name))} cannot be combined with "
-                f"{naming[0]}, whose positions are those of one sentence: leave it out"
-            )
+            naming_sources.append("--load-alignments")
+            naming_targets.append("--load-alignments")
+        for changing, naming in ((sources, naming_sources), (targets, naming_targets)):
+            if changing and naming:
+                raise UserError(
+                    f"{as_flag(next(iter(changing[0].saved_options), changing[0].name))} cannot be combined with "
+                    f"{naming[0]}, whose positions are those of one sentence: leave it out"
+                )
 
     def check_criterion(self, name: str) -> None:
         """Raise UserError if a wanted stream is read only by criterions other than this one."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 import pytest
 import torch
@@ -14,6 +14,8 @@ from fairseq import checkpoint_utils
 
 import ctxgates
 from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.inter_sentence.concatenated_sentences import ConcatenatedSentences
+from fairseq_ctxgates.inter_sentence.preceding_stream import PrecedingSentencesConfig
 from tests.helpers.documents import COMMON
 from tests.helpers.fairseq_commands import (
     DECODING,
@@ -213,6 +215,22 @@ def test_exponential_moving_average(trained: Trained, tmp_path: Path) -> None:
     assert averages[0].keys() == averages[1].keys()
     for name, value in averages[0].items():
         assert torch.equal(value, averages[1][name]) or name.endswith(("_float_tensor", "version")), name
+
+
+def test_a_default_that_is_written_out_is_saved_as_none() -> None:
+    """So that both go together in an ensemble, and training goes on with either."""
+
+    def saved(number: Optional[int], target_number: Optional[int]) -> Dict[str, Optional[str]]:
+        options = PrecedingSentencesConfig(
+            concatenate_preceding="</s>",
+            concatenate_preceding_target=True,
+            concatenate_number=number,
+            concatenate_target_number=target_number,
+        )
+        return ConcatenatedSentences.values_to_save(options, set())
+
+    assert saved(None, None) == saved(1, None) == saved(1, 1)
+    assert saved(2, 1) == {**saved(None, None), "concatenate_number": "2", "concatenate_target_number": "1"}
 
 
 def test_an_option_of_somebodys_own_is_refused_where_it_is_not_known() -> None:

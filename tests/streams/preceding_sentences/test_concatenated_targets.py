@@ -12,6 +12,7 @@ from fairseq_ctxgates.commands.preceding_sentences import main as preceding_sent
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.inter_sentence.preceding_rows import places_in_documents
 from tests.helpers.corpus import make_dictionary, write_split
+from tests.helpers.models import build_model
 from tests.helpers.preceding_sentences import (
     CORPORA,
     Corpus,
@@ -188,3 +189,18 @@ def test_the_separator_is_a_word_of_both_dictionaries(tmp_path: Path) -> None:
     task = make_context_task(data, load_preceding_sentences=False, **options)
     with pytest.raises(UserError, match="--concatenate-preceding <sep>: the target dictionary does not have this word"):
         task.load_dataset("train")
+
+
+def test_relations_go_with_targets_that_are_joined_alone(with_targets: Path) -> None:
+    """Their positions are those of a sentence, which stays as it is with no preceding sentence before it."""
+    options = {"concatenate_preceding": "<sep>", "concatenate_preceding_target": True, "concatenate_target_number": 1}
+    for number in (0, 1):
+        task = make_context_task(with_targets, load_preceding_sentences=False, concatenate_number=number, **options)
+        build_model("fra_transformer", task)
+        if number == 0:
+            task.streams.check(trains=True)
+        else:
+            with pytest.raises(
+                UserError, match="--concatenate-preceding cannot .* the stream 'relation', whose positions"
+            ):
+                task.streams.check(trains=True)

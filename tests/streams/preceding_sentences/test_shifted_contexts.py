@@ -34,6 +34,15 @@ def test_contexts_shifted_by_hand() -> None:
         shift(np.concatenate([rows, rows], axis=1))
 
 
+def test_no_sentence_is_its_own_context() -> None:
+    """A stream of one's own may name any sentence before a sentence."""
+    interleaved = np.array([[-1], [0], [1], [1], [3]])
+    with pytest.raises(
+        UserError, match="--preceding-context shifted: sentence 2 would precede itself: .*a stream whose"
+    ):
+        shift(interleaved)
+
+
 @pytest.mark.parametrize("kind", ["gate", "concatenation"])
 def test_shifted_contexts(with_targets: Path, kind: str) -> None:
     """What a sentence has before it, and the sizes by which batches are made, are another's."""
