@@ -133,6 +133,12 @@ def split_and_files(text: str) -> Tuple[str, List[Path]]:
     return name, [Path(path) for path in utils.split_paths(files)]
 
 
+def not_named(split: Split, has_stream: bool) -> str:
+    """What a command prints for a split that its options do not name, and that may have a stream of an earlier run."""
+    what = "its stream stays as it is" if has_stream else "no stream written"
+    return f"{split.data_dir}/{split.name}: not named, {what}"
+
+
 def match_files_to_splits(
     option: str, files_by_name: Sequence[Tuple[str, List[Path]]], data_dirs: Sequence[Path], splits: Sequence[Split]
 ) -> Dict[Split, Path]:
@@ -154,7 +160,10 @@ def match_files_to_splits(
             existing = ", ".join(split.name for split in splits if split.data_dir == data_dirs[0])
             raise UserError(f"{option} {name}: {data_dirs[0]} has no such split; its splits are {existing}")
         if len(files) != len(of_name):
-            raise UserError(f"{option} {name}: {len(files)} files for {len(of_name)} data directories with this split")
+            raise UserError(
+                f"{option} {name}: {len(files)} files for {len(of_name)} data directories with this split: give "
+                f"{name}={':'.join(['FILE'] * len(of_name))}"
+            )
         if of_name[0] in matched:
             raise UserError(f"{option} names {name} twice")
         matched.update(zip(of_name, files))

@@ -139,11 +139,13 @@ class LayerInput(NamedTuple):
     """What a decoder layer reads beside the target context.
 
     Attributes:
-        sentence: h, the encoded source sentence, which the layer's ``attention`` reads. In beam search it has a row for
-            each sentence, but the target context has one for each beam; :func:`attend` knows which rows belong together
+        sentence: h, the encoded source sentence. In beam search it has a row for each sentence, but the target context
+            has one for each beam; :func:`attend` knows which rows belong together
+        attention: the layer's attention over the sentence
         added: the tensors that mechanisms added to the encoder's output, by name; encodings have a row for each
             sentence, too, and all other tensors one for each beam
         first_step: the number of the first target position, from 0
+        incremental_state: while decoding, what steps keep for the next ones; None in forced decoding
         returns: the names of gates and attention weights to return
     """
 

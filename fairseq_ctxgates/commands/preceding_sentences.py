@@ -21,6 +21,7 @@ from fairseq_ctxgates.command_line import (
     find_data,
     make_data_parser,
     match_files_to_splits,
+    not_named,
     split_and_files,
 )
 from fairseq_ctxgates.data.data_directory import Split, fingerprint
@@ -78,7 +79,7 @@ def main(argv: Optional[List[str]] = None) -> None:
     report(preceding)
     for split in splits:
         if split not in preceding:
-            print(f"{split.data_dir}/{split.name}: not named, no stream written")
+            print(not_named(split, PrecedingStream.exists(split)))
 
 
 def find_documents(
@@ -142,4 +143,7 @@ def report(preceding: Dict[Split, np.ndarray]) -> None:
         counts = (len(rows), is_preceded.sum(), (~is_preceded & ~is_empty).sum(), is_empty.sum())
         name = str(split.stream_prefix(PrecedingStream.name))
         print(f"{name:<40} " + " ".join(f"{count:>10,}" for count in counts))
-    print("preceded: with a preceding sentence; first: first of their document; empty: empty lines")
+    print(
+        "preceded: with a preceding sentence; first: first of their document, or after an empty line; empty: empty "
+        "lines"
+    )

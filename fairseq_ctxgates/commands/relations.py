@@ -31,6 +31,7 @@ from fairseq_ctxgates.command_line import (
     find_data,
     make_data_parser,
     match_files_to_splits,
+    not_named,
     split_and_files,
 )
 from fairseq_ctxgates.commands.workers import add_worker_options, open_workers
@@ -253,9 +254,7 @@ def add_relations(args: argparse.Namespace) -> Tuple[List[str], Dict[Split, Rela
         if files:
             rows = {split: read_tuples(files[split], texts[split]) for split in named}
             options = {"extractor": "jsonl", "remove_bpe": args.remove_bpe}
-            notes = [
-                f"{split.data_dir}/{split.name}: not named, no stream written" for split in splits if split not in files
-            ]
+            notes = [not_named(split, Relations.exists(split)) for split in splits if split not in files]
             return notes, write_streams(texts, rows, options, digests, dumps)
         return extract(args, texts, digests, dumps)
 

@@ -16,11 +16,8 @@ IncrementalState = Dict[str, Dict[str, Any]]  # fairseq's: what decoding steps k
 
 
 class EncodedSentence(NamedTuple):
-    """The states of an encoded sentence, and its padding mask, true at padding.
-
-    On the Transformer, their shapes are (length, batch, embed dim) and (batch, length); on RNNSearch, (sentences,
-    length, context dim) and (sentences, length).
-    """
+    """The states of encoded sentences, (length, batch, embed dim), and their padding mask, (batch, length), true at
+    padding."""
 
     states: Tensor
     padding_mask: Tensor
@@ -116,7 +113,10 @@ def attend(
     Args:
         attention: between encoder and decoder
         query: (target length, rows, embed dim); with k beams of each sentence, row i reads sentence i // k
-        incremental_state: keeps keys and values of the sentences between decoding steps
+        sentence: the encoded sentences
+        incremental_state: while decoding, keeps keys and values of the sentences between steps; the beams of a sentence
+            share them
+        need_weights: also return the weights
 
     Returns:
         the context, of the shape of the query, and, with ``need_weights``, the weights, (heads, rows, target length,

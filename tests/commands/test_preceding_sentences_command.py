@@ -98,6 +98,10 @@ def test_splits_that_are_not_named_get_no_stream(data, tmp_path, capsys):
     run(data, "--documents", f"train={write(tmp_path / 'train.docids', TRAIN_NAMES)}")
     assert not list(data.glob("valid.preceding.*"))
     assert f"{data}/valid: not named, no stream written" in capsys.readouterr().out
+    run(data, "--one-document")
+    run(data, "--documents", f"train={tmp_path / 'train.docids'}")
+    assert f"{data}/valid: not named, its stream stays as it is" in capsys.readouterr().out
+    assert list(data.glob("valid.preceding.*"))
 
 
 @pytest.mark.parametrize("name", ["train.de", "train.de.gz"])
