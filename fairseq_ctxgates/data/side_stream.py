@@ -60,10 +60,10 @@ class PrecedingTarget(Protocol):
     """The target text that translations of sentences continue.
 
     Attributes:
-        is_translated: whether that text is made of earlier translations, of the same pass over the data
+        made_of_translations: whether that text is made of earlier translations, of the same pass over the data
     """
 
-    is_translated: bool
+    made_of_translations: bool
 
     def tokens(self, batch: Batch, longest: int) -> Tensor:
         """The tokens before the translation of each sentence of a batch, (batch, length), padded on the right; at most

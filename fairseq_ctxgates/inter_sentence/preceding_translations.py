@@ -20,7 +20,7 @@ class PrecedingReferences:
         padding: the padding token
     """
 
-    is_translated = False
+    made_of_translations = False
 
     def __init__(self, padding: int) -> None:
         self.padding = padding
@@ -48,7 +48,7 @@ class PrecedingTranslations:
         translations: the translations to start with (default: none)
     """
 
-    is_translated = True
+    made_of_translations = True
 
     def __init__(
         self, separator: int, padding: int, context_size: int, translations: Optional[Dict[int, Tensor]] = None

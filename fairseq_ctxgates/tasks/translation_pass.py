@@ -28,7 +28,7 @@ class TranslationPass:
 
     def check_alone(self) -> None:
         """Raise UserError if translations continue others that another process makes."""
-        if self.context is not None and self.context.is_translated and self.is_shared_out:
+        if self.context is not None and self.context.made_of_translations and self.is_shared_out:
             raise UserError(
                 "a model that reads the preceding translations translates in one process: give "
                 "--distributed-world-size 1, and train without --eval-bleu on several"

@@ -137,6 +137,20 @@ def test_tables_of_other_labels(data: Path, capsys: pytest.CaptureFixture[str]) 
     assert "train.gate.de-en.json was made with" in found["pmi.bilingual.de-en.npz"]["problem"]
 
 
+def test_tables_of_one_directory_beside_labels_of_several(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a run for several directories leaves them after one for this directory alone."""
+    first = Path(shutil.copytree(data, tmp_path / "first"))
+    ctxgates.main(["gate-labels", f"{first}:{data}", "-s", "de", "-t", "en"])
+    found = entries(data, capsys)
+    assert found["train.gate.de-en.json"]["problem"] is None
+    assert "that was a run for several data directories" in found["pmi.bilingual.de-en.npz"]["problem"]
+    for table in data.glob("pmi.*.npz"):
+        table.unlink()
+    main([f"{first}:{data}"])
+
+
 def test_labels_of_a_split_that_has_lost_its_target_do_not_count(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
