@@ -142,7 +142,7 @@ def read_translations(path: Path) -> List[str]:
     if missing:
         raise UserError(
             f"{path} lacks the translations of {len(missing)} sentences, the first {kind}-{missing[0]}: was the file "
-            f"cut, a sentence too long for the model, or --task context_translation left out, which drops no sentence?"
+            f"cut, or a sentence too long for the model? Without --task context_translation, fairseq may drop sentences"
         )
     return [found[kind, row] for row in range(len(rows))]
 

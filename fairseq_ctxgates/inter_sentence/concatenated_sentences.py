@@ -213,6 +213,7 @@ class ConcatenatedSentences(PrecedingStream):
 
     @classmethod
     def values_to_save(cls, options: PrecedingSentencesConfig, required: AbstractSet[str]) -> Dict[str, Optional[str]]:
+        """See :meth:`SideStream.values_to_save`; None for what was not given, and for a number that is the default."""
         values = {name: getattr(options, name) for name in cls.saved_options}
         given = {name: str(value) for name, value in values.items() if value is not None and value is not False}
         source_count, target_count = _counts(options)

@@ -75,6 +75,11 @@ class FactualRelations(Mechanism[RelationFusionConfig]):
 
     @classmethod
     def computing_values(cls, options: object) -> Dict[str, str]:
+        """See :meth:`Mechanism.computing_values`; for linear fusion also the numbers of the layers with it.
+
+        Raises:
+            UserError: the list of layers is none, or names a layer that the model does not have.
+        """
         values = super().computing_values(options)
         num_layers = getattr(options, "decoder_layers", None)
         # Other fusions have parameters, whose names name the layers.

@@ -140,12 +140,10 @@ class TaskStreams:
         wanted = [(stream, self.options_of(stream)) for stream in self.wanted()]
         sources = [stream for stream, options in wanted if stream.changes_source(options)]
         targets = [stream for stream, options in wanted if stream.changes_target(options)]
+        alignments = ["--load-alignments"] if self.cfg.load_alignments else []
         naming_sources = [f"the stream {stream.name!r}" for stream, _ in wanted if stream.names_source_positions]
         naming_targets = [f"the stream {stream.name!r}" for stream, _ in wanted if stream.names_target_positions]
-        if self.cfg.load_alignments:
-            naming_sources.append("--load-alignments")
-            naming_targets.append("--load-alignments")
-        for changing, naming in ((sources, naming_sources), (targets, naming_targets)):
+        for changing, naming in ((sources, naming_sources + alignments), (targets, naming_targets + alignments)):
             if changing and naming:
                 raise UserError(
                     f"{as_flag(next(iter(changing[0].saved_options), changing[0].name))} cannot be combined with "

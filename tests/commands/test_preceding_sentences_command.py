@@ -186,7 +186,7 @@ def test_only_the_first_data_directory_has_a_valid_split(data, tmp_path, capsys)
     assert [rows_of(data), rows_of(data, "valid"), rows_of(other)] == [TRAIN_ROWS, [None, 0], [None, None, 1]]
     assert "not named" not in capsys.readouterr().out
     message = "--documents valid: 2 files for 1 data directories with this split"
-    refused(f"{data}:{other}", data, message, "--documents", f"valid={valid}:{valid}")
+    check_refused(f"{data}:{other}", data, message, "--documents", f"valid={valid}:{valid}")
 
 
 def test_one_document_in_several_data_directories(data, tmp_path):
@@ -227,23 +227,23 @@ def test_the_empty_rows_are_those_of_the_source(tmp_path):
 # Documents that do not fit: a message, and nothing written. The file of the valid split is in order.
 
 
-def refused(data: Any, folder: Path, message: str, *options: Any) -> None:
+def check_refused(data: Any, folder: Path, message: str, *options: Any) -> None:
     before = contents(folder)
     with pytest.raises(UserError, match=message):
         run(data, *options)
     assert contents(folder) == before
 
 
-def refused_text(data: Path, lines: Sequence[str], message: str) -> None:
+def check_refused_text(data: Path, lines: Sequence[str], message: str) -> None:
     valid = write(data.parent / "valid.de", VALID)
     text = write(data.parent / "train.de", lines)
-    refused(data, data, message, "--blank-line-separated", f"valid={valid}", f"train={text}")
+    check_refused(data, data, message, "--blank-line-separated", f"valid={valid}", f"train={text}")
 
 
 def test_blank_lines_at_other_places_than_the_empty_rows(tmp_path):
     data = make_data(tmp_path / "data", train=TRAIN_TEXT, valid=VALID)
     path = tmp_path / "train.de"
-    refused_text(
+    check_refused_text(
         data,
         ["a b", "c", "", "d e f", "a", "", "b b", "c d"],
         rf"{path}, line 3: this line is blank either.*give the text",
@@ -252,7 +252,7 @@ def test_blank_lines_at_other_places_than_the_empty_rows(tmp_path):
 
 def test_blank_lines_in_place_of_sentences(data, tmp_path):
     """As many lines as rows, two of them blank: this cannot be the text that was binarized."""
-    refused_text(data, ["a b", "", "d e f", "", "b b", "c d"], "train.de, line 2: this line is blank either")
+    check_refused_text(data, ["a b", "", "d e f", "", "b b", "c d"], "train.de, line 2: this line is blank either")
 
 
 @pytest.mark.parametrize("files", [1, 3])
@@ -260,7 +260,9 @@ def test_another_number_of_files_than_of_data_directories(data, tmp_path, files)
     other = make_data(tmp_path / "other", train=TRAIN)
     path = write(tmp_path / "train.docids", TRAIN_NAMES)
     message = f"--documents train: {files} files for 2 data directories"
-    refused(f"{data}:{other}", tmp_path / "other", message, "--documents", f"train={':'.join([str(path)] * files)}")
+    check_refused(
+        f"{data}:{other}", tmp_path / "other", message, "--documents", f"train={':'.join([str(path)] * files)}"
+    )
 
 
 @pytest.mark.parametrize("file", ["dict.de.txt", "train.de-en.de.bin"])
@@ -268,11 +270,11 @@ def test_damage_in_the_second_data_directory(data, tmp_path, file):
     """Everything is checked before anything is written, also in the first."""
     other = make_data(tmp_path / "other", train=TRAIN)
     (other / file).unlink()
-    refused(f"{data}:{other}", data, f"other/{file} not found", "--one-document")
+    check_refused(f"{data}:{other}", data, f"other/{file} not found", "--one-document")
 
 
 def test_no_such_directory_or_language(data, tmp_path):
-    refused(f"{data}:{tmp_path / 'nowhere'}", data, "nowhere is not a directory.*--destdir", "--one-document")
+    check_refused(f"{data}:{tmp_path / 'nowhere'}", data, "nowhere is not a directory.*--destdir", "--one-document")
     with pytest.raises(UserError, match="nowhere is not a directory.*--destdir"):
         main([str(tmp_path / "nowhere"), "--one-document"])
     with pytest.raises(UserError, match="no data of the language pair de-fr.*--target-lang"):
