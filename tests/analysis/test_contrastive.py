@@ -496,14 +496,14 @@ def test_neither_test_set_nor_plain_text(trained: Trained, tmp_path: Path) -> No
 # --- the quick start --------------------------------------------------------------------------------------------------
 
 SIZE = (
-    *("--encoder-layers", 2, "--decoder-layers", 2, "--encoder-embed-dim", 64, "--decoder-embed-dim", 64),
+    *("--encoder-layers", 1, "--decoder-layers", 1, "--encoder-embed-dim", 64, "--decoder-embed-dim", 64),
     *("--encoder-ffn-embed-dim", 128, "--decoder-ffn-embed-dim", 128),
     *("--encoder-attention-heads", 4, "--decoder-attention-heads", 4, "--share-decoder-input-output-embed"),
 )
 TRAINING = (
-    *("--dropout", 0.1, "--optimizer", "adam", "--adam-betas", "(0.9, 0.98)", "--lr", "3e-3", *SMOOTHED),
-    *("--lr-scheduler", "inverse_sqrt", "--warmup-updates", 200, "--batch-size", 64, "--seed", 1, "--cpu"),
-    *("--num-workers", 0, "--disable-validation", "--no-epoch-checkpoints", "--max-update", 650),
+    *("--dropout", 0, "--optimizer", "adam", "--adam-betas", "(0.9, 0.98)", "--lr", "6e-3", *SMOOTHED),
+    *("--lr-scheduler", "inverse_sqrt", "--warmup-updates", 100, "--batch-size", 48, "--seed", 1, "--cpu"),
+    *("--num-workers", 0, "--disable-validation", "--no-epoch-checkpoints", "--max-update", 480),
 )
 
 

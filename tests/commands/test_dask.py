@@ -31,7 +31,7 @@ from tests.helpers.files import contents
 from warm_python import WarmPython
 
 PACKAGE = Path(fairseq_ctxgates.__file__).parent
-SPLITS = {"train": random_pairs(300, seed=4), "valid": random_pairs(30, seed=5)}
+SPLITS = {"train": random_pairs(100, seed=4), "valid": random_pairs(20, seed=5)}
 
 
 class Cluster:

@@ -14,7 +14,7 @@ from fairseq import checkpoint_utils
 
 import ctxgates
 from tests.helpers.corpus import binarize
-from tests.helpers.fairseq_commands import DECODING, GATED, SMOOTHED, generate, make_pairs, write_gate_labels
+from tests.helpers.fairseq_commands import DECODING, GATED, SMOOTHED, make_pairs, write_gate_labels
 from tests.helpers.trained import Trained, train_models
 from warm_python import WarmPython
 
@@ -58,7 +58,7 @@ def test_stock_fairseq_translates_alike_without_user_dir(
     )
     lines = [line.split("\t") for line in done.stdout.splitlines() if line.startswith("H-")]
     found: Dict[int, Tuple[float, str]] = {int(name[2:]): (float(score), text) for name, score, text in lines}
-    expected = generate(trained.data, trained["plain"])
+    expected = trained.translations("plain")
     assert len(found) == len(expected) == 8  # stock drops what is over a multiple of 8
     for number, hypothesis in expected.items():
         assert found[number] == (pytest.approx(hypothesis.score, abs=1e-5), hypothesis.text)

@@ -300,7 +300,7 @@ def test_agrees_with_brute_force(tmp_path, monkeypatch, counts, strategy, measur
 @pytest.mark.parametrize("min_count", [1, 3])
 def test_same_bytes_whatever_the_number_of_blocks_and_processes(tmp_path, min_count):
     """Blocks of several types; of one type, counted in parts of the text; and sentences labelled one by one."""
-    folder = binarize(tmp_path, {"train": random_pairs(100, seed=3)}, "de", "en")
+    folder = binarize(tmp_path, {"train": random_pairs(30, seed=3)}, "de", "en")
     split = training_splits(folder)[0]
     results = []
     with ProcessPoolExecutor(2) as executor:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Dict, Mapping, Sequence
 
-from tests.helpers.fairseq_commands import train
+from tests.helpers.fairseq_commands import Hypothesis, generate, train
 
 
 @dataclass(frozen=True)
@@ -21,9 +22,18 @@ class Trained:
     def __getitem__(self, model: str) -> Path:
         return self.folder / model / "checkpoint_last.pt"
 
+    def translations(self, model: str) -> Dict[int, Hypothesis]:
+        """What fairseq-generate makes of the test split without further options. It is run once."""
+        return _translations(self.data, self[model])
+
     def ensemble(self, *models: str) -> str:
         """``--path`` of an ensemble of these models."""
         return ":".join(str(self[model]) for model in models)
+
+
+@lru_cache(maxsize=None)
+def _translations(data: Path, checkpoint: Path) -> Dict[int, Hypothesis]:
+    return generate(data, checkpoint)
 
 
 def train_models(data: Path, folder: Path, models: Mapping[str, Sequence[Any]], *common: Any) -> Trained:

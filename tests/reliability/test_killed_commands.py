@@ -39,6 +39,7 @@ from tests.helpers.corpus import binarize
 from tests.helpers.fairseq_commands import DECODING, PLAIN, TRAINING, make_pairs
 from tests.helpers.files import files_of
 from tests.reliability.test_orphans import wait_until
+from warm_python import WarmPython
 
 pytestmark = pytest.mark.process
 IS_FULL = os.environ.get("RELIABILITY") == "full"
@@ -308,13 +309,20 @@ def test_a_killed_sweep(sweep_folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.slow
-def test_a_sweep_that_is_killed_while_fairseq_trains(sweep_folder: Path) -> None:
+def test_a_sweep_that_is_killed_while_fairseq_trains(
+    sweep_folder: Path, warm_commands: WarmPython, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options = shlex.join([*TRAINING, *PLAIN, "--max-epoch", "4", "--no-epoch-checkpoints"])
     run_folder = sweep_folder / "runs" / "dropout=0"
     last, log = run_folder / "checkpoint_last.pt", run_folder / "train.log"
 
     def run() -> None:
         run_sweep(sweep_folder, options, ["0"])
+
+    def run_warm() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "executable", warm_commands.python)
+            run()
 
     def kill_in_training() -> None:
         child = os.fork()
@@ -328,8 +336,8 @@ def test_a_sweep_that_is_killed_while_fairseq_trains(sweep_folder: Path) -> None
         os.waitpid(child, 0)
         assert not last.with_name("test.out").exists()
 
-    run()
-    check_what_a_sweep_left(sweep_folder, kill_in_training, run)
+    run_warm()
+    check_what_a_sweep_left(sweep_folder, kill_in_training, run_warm)
 
 
 def test_what_a_living_process_writes_is_left_alone(tmp_path: Path) -> None:

@@ -30,7 +30,8 @@ from tests.helpers.trained import Trained, train_models
 SIZES = {"train": 400, "valid": 10, "test": 30}
 ALIGNED = (
     *("--load-alignments", "--criterion", "label_smoothed_cross_entropy_with_alignment", "--label-smoothing", "0.1"),
-    *("--alignment-lambda", "1", "--dropout", "0", "--lr", "0.002", "--batch-size", "20", "--no-epoch-checkpoints"),
+    *("--alignment-lambda", "1", "--dropout", "0", "--lr", "0.003", "--batch-size", "20", "--no-epoch-checkpoints"),
+    *("--encoder-layers", "1"),
 )
 GATED_ALIGN = ("--arch", "context_transformer_align_tiny", "--context-gate", "interpolate", *ALIGNED)
 ALL = (
@@ -86,7 +87,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     run("preprocess", *options, "--align-suffix", "align", "--destdir", data)
     add_streams(data)
     models = {"gated": GATED_ALIGN, "all": ALL}
-    return train_models(data, folder, models, "--max-epoch", 20)
+    return train_models(data, folder, models, "--max-epoch", 15)
 
 
 def add_streams(data: Path) -> None:

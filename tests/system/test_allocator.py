@@ -6,8 +6,11 @@ import os
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+import fairseq_ctxgates
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator is glibc's")
 
@@ -15,8 +18,8 @@ pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the a
 # least of some times, since the heap may be short of some bytes at first; and, in megabytes, how much memory a forked
 # process has for itself when its parent has used what was free.
 PROGRAM = """
-import os, resource, torch
-from fairseq_ctxgates.allocator import keep_freed_memory
+import os, resource, runpy, sys, torch
+keep_freed_memory = runpy.run_path(sys.argv[1])["keep_freed_memory"]  # without fairseq, whose import takes seconds
 
 def fill():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -39,13 +42,14 @@ print(done, pages, private_megabytes(process))
 os.write(writing, b"x")
 os.wait()
 """
+PACKAGE = Path(fairseq_ctxgates.__file__).parent
 SETTINGS = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD")
 
 
 def run(**environment: str) -> tuple[str, int, int]:
     own = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
     result = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
+        [sys.executable, "-c", PROGRAM, str(PACKAGE / "allocator.py")],
         env={**own, **environment, "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
         text=True,

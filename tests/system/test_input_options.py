@@ -124,7 +124,7 @@ def test_training_goes_on_with_what_the_checkpoint_says(trained: Trained, model:
     assert losses(log) == expected == losses(resume(trained, model, tmp_path / "with", *CONCATENATE))
     last = tmp_path / "without" / "checkpoint_last.pt"
     assert task_state(last)["concatenate_preceding"] == "</s>"
-    check_same_translations(generate(trained.data, last), generate(trained.data, trained[model]))
+    check_same_translations(generate(trained.data, last), trained.translations(model))
     with pytest.raises(RuntimeError, match=NEEDS):
         generate(trained.data, last, *STOCK_TASK)
 

@@ -55,7 +55,7 @@ def trained(trained_on_documents: Trained) -> Trained:
 
 @pytest.fixture(scope="module")
 def translations(trained: Trained) -> Dict[int, Hypothesis]:
-    return generate(trained.data, trained["isg"])
+    return trained.translations("isg")
 
 
 # Training
@@ -157,7 +157,7 @@ def test_closed_after_a_warm_start_is_the_baseline(trained: Trained, tmp_path: P
     train(trained.data, tmp_path, *ISG, *start)
     closed = ("--model-overrides", "{'inter_sentence_ablation': 'closed'}")
     check_same_translations(
-        generate(trained.data, tmp_path / "checkpoint_last.pt", *closed), generate(trained.data, trained["plain"])
+        generate(trained.data, tmp_path / "checkpoint_last.pt", *closed), trained.translations("plain")
     )
 
 
@@ -242,7 +242,7 @@ def test_interactive_with_concatenation(trained: Trained, tmp_path: Path) -> Non
     """The checkpoint keeps --concatenate-preceding."""
     lines = [source for source, _ in TEXT["test"][0]]
     found = interactive(trained.data, trained["concatenated"], lines, tmp_path, *DECODING, "--buffer-size", 8)
-    expected = generate(trained.data, trained["concatenated"])
+    expected = trained.translations("concatenated")
     check_same_translations(dict(enumerate(found)), {number: expected[number] for number in range(len(lines))})
 
 
@@ -309,13 +309,13 @@ def test_generate_concatenates_as_training_did(trained: Trained) -> None:
     with pytest.raises(UserError, match="--path: one model was trained with --concatenate-preceding, another without"):
         generate(trained.data, trained.ensemble("plain", "concatenated"))
     told = generate(trained.data, trained["concatenated"], "--concatenate-preceding", "</s>")
-    check_same_translations(generate(trained.data, trained["concatenated"]), told)
+    check_same_translations(trained.translations("concatenated"), told)
     source = re.findall(
         r"^S-1\t(.*)$", run("generate", trained.data, *TASK, "--path", trained["concatenated"], *DECODING), re.M
     )
     first, second = (pair[0] for pair in TEXT["test"][0][:2])
     assert source == [f"{first} </s> {second}"] or source == [f"{first} {second}"]  # fairseq may strip the symbol
-    plain = generate(trained.data, trained["plain"])
+    plain = trained.translations("plain")
     assert len(differ(generate(trained.data, trained["plain"], "--concatenate-preceding", "</s>"), plain)) > 5
 
 

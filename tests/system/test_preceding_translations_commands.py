@@ -125,7 +125,7 @@ def translate_one_by_one(
 @pytest.mark.parametrize("model", MODELS)
 def test_it_translates_as_a_loop_over_the_sentences(trained: Trained, model: str) -> None:
     expected = translate_one_by_one(trained.data, trained[model], *MODELS[model], beam=2, longest=12)
-    check_same_translations(generate(trained.data, trained[model]), expected)
+    check_same_translations(trained.translations(model), expected)
 
 
 @pytest.mark.parametrize("model", ["target", "two on rnnsearch", "translations"])
@@ -136,7 +136,7 @@ def test_it_translates_after_the_references(trained: Trained, model: str) -> Non
     check_same_translations(found, expected)
     for size in (("--batch-size", "1"), ("--batch-size", "20", "--num-workers", "1")):
         check_batches_change_nothing(trained.data, trained[model], (*size, "--preceding-references"), found)
-    assert differ(found, generate(trained.data, trained[model]))
+    assert differ(found, trained.translations(model))
 
 
 def test_processes_share_out_what_continues_references(trained: Trained) -> None:
@@ -171,7 +171,7 @@ def test_sampling_continues_translations_too(trained: Trained) -> None:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_batches_change_nothing(trained: Trained, model: str) -> None:
-    found = generate(trained.data, trained[model])
+    found = trained.translations(model)
     assert len(found) == 20
     for size in (("--batch-size", "1"), ("--batch-size", "20"), ("--max-tokens", "40")):
         check_batches_change_nothing(trained.data, trained[model], size, found)
@@ -184,7 +184,7 @@ def test_interactive_equals_generate(trained: Trained, model: str, tmp_path: Pat
     lines = interactive_lines()
     sizes = ("--buffer-size", buffer_size, "--batch-size", min(buffer_size, 4))
     found = interactive(trained.data, trained[model], lines, tmp_path, *SEARCH, *sizes)
-    expected = generate(trained.data, trained[model])
+    expected = trained.translations(model)
     check_same_translations(dict(enumerate(h for h, line in zip(found, lines) if line)), expected)
 
 
@@ -266,7 +266,7 @@ def test_the_hub_translates_a_list_as_a_document(trained: Trained) -> None:
         [str(trained["target"])], arg_overrides={"data": str(trained.data)}
     )
     hub = GeneratorHubInterface(config, task, models)
-    expected = generate(trained.data, trained["target"])
+    expected = trained.translations("target")
     for _ in range(2):  # one list does not follow the other
         found = hub.translate([source for source, _ in TEXT["test"][0]], beam=2, max_len_b=12)
         assert found == [expected[row].text for row in range(len(TEXT["test"][0]))]
@@ -477,7 +477,7 @@ def test_options_that_do_not_fit(
 
 def test_the_checkpoint_decides_and_contradictions_are_refused(trained: Trained, tmp_path: Path) -> None:
     told = generate(trained.data, trained["target"], *TARGET)
-    check_same_translations(generate(trained.data, trained["target"]), told)
+    check_same_translations(trained.translations("target"), told)
     with pytest.raises(UserError, match="--concatenate-preceding-target: the checkpoint was trained without it; leave"):
         train(
             trained.data,

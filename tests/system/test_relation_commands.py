@@ -88,7 +88,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
 @pytest.fixture(scope="module")
 def translations(trained: Trained) -> Dict[int, Hypothesis]:
-    return generate(trained.data, trained["fra"])
+    return trained.translations("fra")
 
 
 # Training
@@ -106,9 +106,7 @@ def test_warm_started_linear_needs_no_parameters(trained: Trained, tmp_path: Pat
     fusion = ("--relation-fusion", "linear", "--relation-lambda", 0, "--share-all-embeddings")
     log = train(trained.data, tmp_path, *FRA, *fusion, "--warm-start", trained["plain"], "--lr", "0", "--max-update", 1)
     assert "0 of the mechanisms' own are new" in log
-    check_same_translations(
-        generate(trained.data, tmp_path / "checkpoint_last.pt"), generate(trained.data, trained["plain"])
-    )
+    check_same_translations(generate(trained.data, tmp_path / "checkpoint_last.pt"), trained.translations("plain"))
 
 
 def test_all_mechanisms_together(trained: Trained, tmp_path: Path) -> None:
@@ -213,7 +211,7 @@ def test_relations_are_loaded_without_being_told(trained: Trained, tmp_path: Pat
 
 
 def test_the_kind_of_mask_is_in_the_checkpoint(trained: Trained) -> None:
-    found = generate(trained.data, trained["words"])
+    found = trained.translations("words")
     check_same_translations(generate(trained.data, trained["words"], "--relation-mask", "word"), found)
     pair = generate(trained.data, trained["words"], "--relation-mask", "pair")
     assert len(differ(pair, found)) > 5

@@ -50,7 +50,7 @@ def trained(documents: Path, tmp_path_factory: pytest.TempPathFactory) -> Traine
 def test_models_learn_and_translate(trained: Trained, name: str) -> None:
     losses = train_losses(trained.logs[name])
     assert losses[-1] < 0.9 * losses[0]
-    found = generate(trained.data, trained[name])
+    found = trained.translations(name)
     assert sorted(found) == list(range(sum(DOCUMENTS["test"])))
     validated = float(validate(trained.data, trained[name])["valid_loss"])
     assert validated == pytest.approx(float(logged(trained.logs[name], "valid")[-1]["valid_loss"]), abs=2e-3)
@@ -66,7 +66,7 @@ def test_interactive_follows_the_document(trained: Trained, tmp_path: Path) -> N
     lines = interactive_lines()
     sizes = ("--buffer-size", 8, "--batch-size", 8)
     found = interactive(trained.data, trained["isg"], lines, tmp_path, *SEARCH, *sizes)
-    expected = generate(trained.data, trained["isg"])
+    expected = trained.translations("isg")
     check_same_translations(dict(enumerate(h for h, line in zip(found, lines) if line)), expected)
 
 
@@ -89,7 +89,7 @@ def test_warm_start(trained: Trained, tmp_path: Path) -> None:
     train(trained.data, tmp_path, *ISG_RNNSEARCH, *start)
     checkpoint = tmp_path / "checkpoint_last.pt"
     closed = ("--model-overrides", "{'inter_sentence_ablation': 'closed'}")
-    check_same_translations(generate(trained.data, checkpoint, *closed), generate(trained.data, trained["plain"]))
+    check_same_translations(generate(trained.data, checkpoint, *closed), trained.translations("plain"))
     parameters = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))["model"]
     copies = [name for name in parameters if ".inter_sentence.attention." in name]
     assert len(copies) == 4

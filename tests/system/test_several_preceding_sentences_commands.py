@@ -60,7 +60,7 @@ def test_a_model_of_one_sentence_is_a_warm_start(trained: Trained) -> None:
 
 @pytest.mark.parametrize("model", ["two", "two on rnnsearch"])
 def test_batches_change_nothing(trained: Trained, model: str) -> None:
-    found = generate(trained.data, trained[model])
+    found = trained.translations(model)
     assert len(found) == 20
     for size in (("--batch-size", "1"), ("--batch-size", "20"), ("--max-tokens", "30")):
         check_batches_change_nothing(trained.data, trained[model], size, found)
@@ -72,7 +72,7 @@ def test_interactive_equals_generate(trained: Trained, model: str, tmp_path: Pat
     lines = interactive_lines()
     sizes = ("--buffer-size", buffer_size, "--batch-size", min(buffer_size, 4))
     found = interactive(trained.data, trained[model], lines, tmp_path, *SEARCH, *sizes)
-    expected = generate(trained.data, trained[model])
+    expected = trained.translations(model)
     check_same_translations(dict(enumerate(h for h, line in zip(found, lines) if line)), expected)
 
 
@@ -99,7 +99,7 @@ def test_validate_and_the_hub(trained: Trained, model: str) -> None:
     )
     hub = GeneratorHubInterface(config, task, models)
     found = hub.translate([source for source, _ in TEXT["test"][0]], beam=2, max_len_b=12)
-    expected = generate(trained.data, trained[model])
+    expected = trained.translations(model)
     assert found == [expected[row].text for row in range(len(TEXT["test"][0]))]
 
 
