@@ -103,10 +103,12 @@ use_settings_of_pip() {
     export UV_HTTP_TIMEOUT=${UV_HTTP_TIMEOUT:-180}
 }
 
+# Bytecode is compiled here, or each start would do it again where Python may not write it (PYTHONDONTWRITEBYTECODE,
+# folders of another user): of torch and what it imports, several seconds.
 install() { # ARGUMENT...: of uv pip install
     local quiet=--quiet
     [ ! -t 1 ] || quiet="" # progress bars are for a terminal
-    "$venv/bin/uv" pip install $quiet --python "$venv/bin/python" -c "$constraints" "$@"
+    "$venv/bin/uv" pip install $quiet --compile-bytecode --python "$venv/bin/python" -c "$constraints" "$@"
 }
 
 use_settings_of_pip
@@ -116,15 +118,7 @@ install $first
 say "2/3 installing fairseq, this project and what it needs"
 install $isolation -e "$root[$extras]"
 say "3/3 checking"
-# What commands import is compiled by this first import, or each start would do it again where Python may not write
-# bytecode (PYTHONDONTWRITEBYTECODE, folders of another user). It is a sixth of what was installed.
-env -u PYTHONDONTWRITEBYTECODE "$venv/bin/python" - <<'PYTHON'
-import fairseq.trainer
-import fairseq_ctxgates.analysis
-import fairseq_ctxgates.tasks
-import torch
-print(f"fairseq {fairseq.__version__}, torch {torch.__version__}")
-PYTHON
+"$venv/bin/python" -c "import fairseq, torch; print(f'fairseq {fairseq.__version__}, torch {torch.__version__}')"
 "$venv/bin/ctxgates" user-dir >/dev/null
 fingerprint >"$stamp"
 say "ready: $venv"
