@@ -6,11 +6,10 @@ import os
 import platform
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-import fairseq_ctxgates
+from fairseq_ctxgates import allocator
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator is glibc's")
 
@@ -42,14 +41,13 @@ print(done, pages, private_megabytes(process))
 os.write(writing, b"x")
 os.wait()
 """
-PACKAGE = Path(fairseq_ctxgates.__file__).parent
 SETTINGS = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD")
 
 
 def run(**environment: str) -> tuple[str, int, int]:
     own = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
     result = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(PACKAGE / "allocator.py")],
+        [sys.executable, "-c", PROGRAM, allocator.__file__],
         env={**own, **environment, "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
         text=True,

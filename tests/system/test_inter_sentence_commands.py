@@ -6,7 +6,7 @@ import math
 import re
 import shutil
 from pathlib import Path
-from typing import Any, Dict, Tuple
+from typing import Any, Tuple
 
 import pytest
 import torch
@@ -24,7 +24,6 @@ from tests.helpers.fairseq_commands import (
     SEARCH,
     SMOOTHED,
     TASK,
-    Hypothesis,
     check_batches_change_nothing,
     check_checkpoint_activations,
     check_ensemble_scores,
@@ -51,11 +50,6 @@ from tests.helpers.trained import Trained
 @pytest.fixture(scope="session")
 def trained(trained_on_documents: Trained) -> Trained:
     return trained_on_documents
-
-
-@pytest.fixture(scope="module")
-def translations(trained: Trained) -> Dict[int, Hypothesis]:
-    return trained.translations("isg")
 
 
 # Training
@@ -118,10 +112,11 @@ def test_training_tuples_are_left_out(trained: Trained, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [("--batch-size", "1"), ("--batch-size", "20"), ("--max-tokens", "24")])
-def test_batches_change_nothing(trained: Trained, translations: Dict[int, Hypothesis], size: Tuple[str, str]) -> None:
+def test_batches_change_nothing(trained: Trained, size: Tuple[str, str]) -> None:
     """Batches are made by the length of the sentence and of the preceding one, so their order changes too."""
-    assert len(translations) == 20
-    check_batches_change_nothing(trained.data, trained["isg"], size, translations)
+    found = trained.translations("isg")
+    assert len(found) == 20
+    check_batches_change_nothing(trained.data, trained["isg"], size, found)
 
 
 def test_preceding_sentences_are_loaded_without_being_told(trained: Trained, tmp_path: Path) -> None:
@@ -130,24 +125,21 @@ def test_preceding_sentences_are_loaded_without_being_told(trained: Trained, tmp
     )
 
 
-def test_null_equals_documents_of_one_sentence(
-    trained: Trained, translations: Dict[int, Hypothesis], tmp_path: Path
-) -> None:
+def test_null_equals_documents_of_one_sentence(trained: Trained, tmp_path: Path) -> None:
     null = generate(trained.data, trained["isg"], "--model-overrides", "{'inter_sentence_ablation': 'null'}")
     alone = Path(shutil.copytree(trained.data, tmp_path / "data"))
     write_preceding(alone, {split: [1] * sum(lengths) for split, lengths in DOCUMENTS.items()})
     check_same_translations(generate(alone, trained["isg"]), null)
-    assert len(differ(null, translations)) > 10
-    check_same_translations(
-        {number: null[number] for number in FIRST}, {number: translations[number] for number in FIRST}
-    )
+    own = trained.translations("isg")
+    assert len(differ(null, own)) > 10
+    check_same_translations({number: null[number] for number in FIRST}, {number: own[number] for number in FIRST})
 
 
 @pytest.mark.parametrize("ablation", ["closed", "random"])
-def test_ablations(trained: Trained, translations: Dict[int, Hypothesis], ablation: str) -> None:
+def test_ablations(trained: Trained, ablation: str) -> None:
     override = ("--model-overrides", f"{{'inter_sentence_ablation': '{ablation}'}}")
     found = generate(trained.data, trained["isg"], *override)
-    assert len(differ(found, translations)) > 10
+    assert len(differ(found, trained.translations("isg"))) > 10
     check_batches_change_nothing(trained.data, trained["isg"], (*override, "--batch-size", "3"), found)
 
 
@@ -229,13 +221,11 @@ def test_ensemble_with_a_plain_transformer(trained: Trained, order: str, scoring
 
 
 @pytest.mark.parametrize("buffer_size", [1, 7, 100])
-def test_interactive_equals_generate(
-    trained: Trained, translations: Dict[int, Hypothesis], tmp_path: Path, buffer_size: int
-) -> None:
+def test_interactive_equals_generate(trained: Trained, tmp_path: Path, buffer_size: int) -> None:
     lines = interactive_lines()
     sizes = ("--buffer-size", buffer_size, "--batch-size", min(buffer_size, 4))
     found = interactive(trained.data, trained["isg"], lines, tmp_path, *SEARCH, *sizes)
-    check_same_translations(dict(enumerate(h for h, line in zip(found, lines) if line)), translations)
+    check_same_translations(dict(enumerate(h for h, line in zip(found, lines) if line)), trained.translations("isg"))
 
 
 def test_interactive_with_concatenation(trained: Trained, tmp_path: Path) -> None:
@@ -256,7 +246,7 @@ def test_interactive_finds_diverse_beams_in_several_batches(trained: Trained, tm
     assert [hypothesis.text for hypothesis in several] == [hypothesis.text for hypothesis in one]
 
 
-def test_hub_takes_every_list_as_a_document(trained: Trained, translations: Dict[int, Hypothesis]) -> None:
+def test_hub_takes_every_list_as_a_document(trained: Trained) -> None:
     """In torch.hub's interface a call does not read the sentences of an earlier call as context."""
     models, cfg, task = checkpoint_utils.load_model_ensemble_and_task(
         [str(trained["isg"])], {"data": str(trained.data)}
@@ -270,7 +260,7 @@ def test_hub_takes_every_list_as_a_document(trained: Trained, translations: Dict
         for _ in range(2)
     ]
     assert scores[0] == scores[1]
-    assert scores[0] == pytest.approx([translations[row].score for row in range(len(tokens))], abs=1e-4)
+    assert scores[0] == pytest.approx([trained.translations("isg")[row].score for row in range(len(tokens))], abs=1e-4)
 
 
 @pytest.mark.parametrize("order", [("plain", "concatenated"), ("concatenated", "plain")], ids=" ".join)

@@ -25,7 +25,6 @@ from tests.helpers.fairseq_commands import (
     PLAIN,
     SEARCH,
     SMOOTHED,
-    Hypothesis,
     check_batches_change_nothing,
     check_checkpoint_activations,
     check_ensemble_scores,
@@ -84,11 +83,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         "words": (*FRA, "--relation-mask", "word", "--max-epoch", 2),
     }
     return train_models(data, folder, models, "--share-all-embeddings", "--no-epoch-checkpoints")
-
-
-@pytest.fixture(scope="module")
-def translations(trained: Trained) -> Dict[int, Hypothesis]:
-    return trained.translations("fra")
 
 
 # Training
@@ -199,9 +193,10 @@ def test_generate_scores_as_forced_decoding(trained: Trained, model: str) -> Non
 
 
 @pytest.mark.parametrize("size", [("--batch-size", "1"), ("--batch-size", "20"), ("--max-tokens", "24")])
-def test_batches_change_nothing(trained: Trained, translations: Dict[int, Hypothesis], size: Tuple[str, str]) -> None:
-    assert len(translations) == 20
-    check_batches_change_nothing(trained.data, trained["fra"], size, translations)
+def test_batches_change_nothing(trained: Trained, size: Tuple[str, str]) -> None:
+    found = trained.translations("fra")
+    assert len(found) == 20
+    check_batches_change_nothing(trained.data, trained["fra"], size, found)
 
 
 def test_relations_are_loaded_without_being_told(trained: Trained, tmp_path: Path) -> None:
@@ -293,7 +288,6 @@ class Extractor:
 @pytest.mark.parametrize("buffer_size", [1, 7, 100])
 def test_interactive_equals_generate(
     trained: Trained,
-    translations: Dict[int, Hypothesis],
     tmp_path: Path,
     buffer_size: int,
     monkeypatch: pytest.MonkeyPatch,
@@ -307,7 +301,7 @@ def test_interactive_equals_generate(
     row_of = {source: row for row, (source, _) in enumerate(TEXT["test"])}
     for line, hypothesis in zip(lines, found):
         if line:
-            check_same_translations({0: hypothesis}, {0: translations[row_of[line]]})
+            check_same_translations({0: hypothesis}, {0: trained.translations("fra")[row_of[line]]})
 
 
 def test_interactive_without_an_extractor_has_no_relations(trained: Trained, tmp_path: Path) -> None:
