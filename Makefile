@@ -1,8 +1,8 @@
 # make demo             the quick start: makes a corpus, trains, translates, prints a table and draws the gates
 # make test             the tests on the modern stack
-# make test-fast        the tests that start no process, in less than a minute on two cores, for use while writing code
+# make test-fast        the quick tests that start no process, in about a minute on two cores, for use while writing code
 # make test-classic     the tests on the classic stack
-# make test-latest      the tests that start no process on the latest stack
+# make test-latest      the quick tests that start no process on the latest stack
 # make test-reliability the tests of killed commands and damaged files in full: every rename, 200 moments, 2,000 bit flips
 # make lint             ruff and mypy
 # make docs             the documentation site, in build/docs
@@ -22,6 +22,9 @@ VENV_LATEST := .venv-latest
 CORENLP_HOME ?= $(HOME)/stanza_corenlp
 PYTEST_ARGS ?= -n 2 --dist loadgroup -rfEs
 DEMO_ARGS ?=
+
+# Each of the hundreds of processes of the tests would compile again what the set-up did not import.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install install-classic install-latest corenlp chromium demo test test-fast test-classic test-latest
 .PHONY: test-reliability lint docs dist clean

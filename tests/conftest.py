@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 collect_ignore: List[str] = []  # read by pytest
 # These start processes, or train models.
-COSTLY_FIXTURES = {"corenlp_server", "cluster", "trained_on_documents", "warm_commands", "warm_python"}
+COSTLY_FIXTURES = {
+    *("corenlp_server", "cluster", "warm_commands", "warm_python"),
+    *("checkpoint", "checkpoints", "trained", "trained_on_documents"),
+}
 PROCESS_EVENTS = {
     *("subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system"),
     "socket.bind",

@@ -103,12 +103,10 @@ use_settings_of_pip() {
     export UV_HTTP_TIMEOUT=${UV_HTTP_TIMEOUT:-180}
 }
 
-# Bytecode is compiled here, or each start would do it again where Python may not write it (PYTHONDONTWRITEBYTECODE,
-# folders of another user): of torch and what it imports, several seconds.
 install() { # ARGUMENT...: of uv pip install
     local quiet=--quiet
     [ ! -t 1 ] || quiet="" # progress bars are for a terminal
-    "$venv/bin/uv" pip install $quiet --compile-bytecode --python "$venv/bin/python" -c "$constraints" "$@"
+    "$venv/bin/uv" pip install $quiet --python "$venv/bin/python" -c "$constraints" "$@"
 }
 
 use_settings_of_pip
@@ -118,7 +116,20 @@ install $first
 say "2/3 installing fairseq, this project and what it needs"
 install $isolation -e "$root[$extras]"
 say "3/3 checking"
-"$venv/bin/python" -c "import fairseq, torch; print(f'fairseq {fairseq.__version__}, torch {torch.__version__}')"
+# What commands import, a sixth of what was installed, is compiled by this first import, or each start would do it again
+# where Python may not write bytecode (PYTHONDONTWRITEBYTECODE, folders of another user).
+env -u PYTHONDONTWRITEBYTECODE "$venv/bin/python" -W ignore - <<'PYTHON'
+import matplotlib.pyplot
+import numba
+import sacrebleu
+import torch
+
+import fairseq.trainer
+import fairseq_ctxgates.tasks
+
+torch.optim.Adam([torch.zeros(1)])  # imports torch's compiler
+print(f"fairseq {fairseq.__version__}, torch {torch.__version__}")
+PYTHON
 "$venv/bin/ctxgates" user-dir >/dev/null
 fingerprint >"$stamp"
 say "ready: $venv"

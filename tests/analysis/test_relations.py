@@ -76,6 +76,7 @@ def test_table_by_hand() -> None:
 # --- picture ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [2, 12, 40])
 def test_figure_shows_the_matrices_and_nothing_overlaps(length: int) -> None:
     tokens = [f"dictionary{number}@@" for number in range(length - 1)] + ["</s>"]

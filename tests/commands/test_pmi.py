@@ -350,6 +350,7 @@ def test_a_frequent_word_is_labelled_in_sections(tmp_path: Path) -> None:
     assert all(before[1] == after[0] for before, after in zip(bounds, bounds[1:]))
 
 
+@pytest.mark.slow
 def test_a_vocabulary_that_needs_more_than_16_bits(tmp_path):
     for side, lang in enumerate(("de", "en")):
         words = make_dictionary([f"unused{number}" for number in range(1 << 16)])

@@ -65,6 +65,7 @@ def test_tuples_of_trees(tree, expected):
     assert all(list(part) == sorted(set(part)) for found in tuples for part in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label", ["conj", "xcomp", "compound"])
 def test_a_tree_as_deep_as_a_sentence_is_long(label):
     """The subject of the first word is shared down the chain; the words of a compound are one phrase."""

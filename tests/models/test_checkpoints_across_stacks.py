@@ -40,6 +40,7 @@ def test_loads_strictly() -> None:
         assert torch.equal(parameter, saved[name]), name
 
 
+@pytest.mark.slow
 def test_same_translations() -> None:
     check_scores(generate(DATA, GATED_CHECKPOINT), SCORES["rcg_transformer_tiny"]["translations"])
 
@@ -49,6 +50,7 @@ def test_same_scores_of_references() -> None:
     check_scores(found, SCORES["rcg_transformer_tiny"]["references"])
 
 
+@pytest.mark.slow
 def test_warm_start_from_stock_transformer(tmp_path: Path) -> None:
     """With no mechanism the warm-started model is the stock Transformer of the classic stack."""
     plain = ("--arch", "context_transformer_tiny", *PLAIN[2:], *SIZE, *STILL)

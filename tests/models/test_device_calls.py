@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+pytestmark = pytest.mark.slow
+
 device_calls: Any = pytest.importorskip(
     "benchmarks.device_calls", reason="counting calls needs torch 2.0 or later", exc_type=ImportError
 )

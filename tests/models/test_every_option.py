@@ -30,6 +30,8 @@ from fairseq_ctxgates.tasks.context_translation import ContextTranslationConfig
 from tests.helpers.models import PAD, make_batch, make_side_inputs, make_task
 from tests.helpers.options import ARCHITECTURES, other_values
 
+pytestmark = pytest.mark.slow
+
 SOURCES, TARGETS = [[4, 3, 6, 7, 8, 3, 10], [9, 10], [11, 3, 13]], [[14, 3, 16], [17, 3, 19, 4, 5], [6]]
 BATCH = make_batch(SOURCES, TARGETS)
 INPUTS = make_side_inputs(BATCH["net_input"]["src_tokens"])
@@ -75,6 +77,7 @@ def logits(model: Any) -> torch.Tensor:
     return found
 
 
+@functools.lru_cache(maxsize=None)
 def output(arch: str, **options: Any) -> torch.Tensor:
     torch.manual_seed(1)
     return logits(make_task().build_model(OmegaConf.create({"_name": arch, **options})))
@@ -214,6 +217,7 @@ def parameters(arch: str) -> dict[str, torch.Tensor]:
     return state
 
 
+@functools.lru_cache(maxsize=None)
 def decode(arch: str, **overrides: Any) -> torch.Tensor:
     """The logits of a checkpoint's model, after what fairseq-generate does with ``--model-overrides``."""
     task = make_task(model_overrides=str(overrides))
@@ -290,6 +294,7 @@ def criterion_cases() -> Iterator[Case]:
                 yield from ((name, option.name, value) for value in other_values(option))
 
 
+@functools.lru_cache(maxsize=None)
 def train(arch: str, criterion: str, **options: Any) -> Any:
     """The loss of a batch in training, its size, what is logged, and the gradient."""
     torch.manual_seed(1)

@@ -19,6 +19,8 @@ from fairseq_ctxgates.models.rnnsearch import RNNSearchModel
 from fairseq_ctxgates.parts import Part
 from tests.helpers.models import TINY, make_batch, make_side_inputs, make_task
 
+pytestmark = pytest.mark.slow
+
 BATCH = make_batch(
     sources=[[4, 5, 6, 7, 8], [9, 10], [11, 3, 13]],
     targets=[[14, 15, 16], [17, 18, 19, 4, 5], [6]],

@@ -123,6 +123,7 @@ def test_the_number_of_beams_is_that_of_the_search() -> None:
     check_translations(translate(ours), translate(stock))
 
 
+@pytest.mark.slow
 def test_one_generator_in_several_threads() -> None:
     _, ours = make_generators("all mechanisms", "beams")
     inputs = [{"net_input": {name: value[row : row + 2] for name, value in INPUT.items()}} for row in (0, 1)] * 8

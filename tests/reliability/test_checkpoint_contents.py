@@ -235,6 +235,7 @@ def scheduler_states() -> List[Tuple[str, Any]]:
     return states
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("states", [optimizer_states, scheduler_states], ids=["optimizers", "schedulers"])
 def test_states_of_training(states: Any, tmp_path: Path) -> None:
     for name, state in states():

@@ -330,6 +330,7 @@ def test_an_option_that_fairseq_evaluates(name: str, tmp_path: Path, monkeypatch
 NO_OPTIONS = {"x", "uf", "line"}  # words of a command line, and lines of a file
 
 
+@pytest.mark.slow
 def test_every_option_that_fairseq_evaluates_is_known() -> None:
     """Of the fairseq at hand: what it gives to ``eval``, or to its functions that do."""
     calls = re.compile(r"eval|(utils\.)?eval_(str_list|str_dict|bool)")

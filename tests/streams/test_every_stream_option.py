@@ -27,6 +27,8 @@ from tests.helpers.documents import interactive_lines
 from tests.helpers.fairseq_commands import setup_task, write_relations
 from tests.helpers.options import ARCHITECTURES, other_values
 
+pytestmark = pytest.mark.slow
+
 # Where the value of tests/helpers/options.py would mean nothing.
 VALUES: Dict[str, List[Any]] = {
     "preceding_length_ratio": [2.0],

@@ -24,6 +24,8 @@ from tests.helpers.preceding_sentences import (
     with_eos,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("kind", ["gate", "concatenation"])
 def test_words_drop_out_of_the_source_alone(varied: Tuple[Path, Corpus], kind: str) -> None:

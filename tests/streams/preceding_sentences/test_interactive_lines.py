@@ -29,6 +29,7 @@ def test_a_line_of_interactive_that_is_too_long(data: Path, buffer_size: int) ->
     assert check(task, found, LINES, LINES_BEFORE) == [number for number in range(len(LINES)) if number != 10]
 
 
+@pytest.mark.slow
 def test_a_thousand_buffers_leave_nothing_behind(data: Path) -> None:
     task = make_context_task(data)
     datasets: List[Any] = []
