@@ -7,10 +7,12 @@ from typing import Dict
 
 
 def contents(folder: Path) -> Dict[str, bytes]:
-    """All files of a folder and its subfolders, the latter with a slash at the end."""
+    """All files of a folder and its subfolders, the latter with a slash at the end; but for Python's bytecode, which it
+    writes beside a module that is imported."""
     return {
         f"{path.relative_to(folder)}{'/' if path.is_dir() else ''}": b"" if path.is_dir() else path.read_bytes()
         for path in folder.rglob("*")
+        if "__pycache__" not in path.parts
     }
 
 
