@@ -186,6 +186,8 @@ def import_all(names: Sequence[str]) -> None:
         warnings.simplefilter("ignore")
         for name in names:
             importlib.import_module(name)
+        # It keeps the name of the usual Python for processes that inherit descriptors, which the server does not get.
+        importlib.import_module("multiprocessing.spawn")
         torch = importlib.import_module("torch")
         torch.optim.Adam([torch.zeros(1)])
         # The first configuration takes Hydra longest.

@@ -72,6 +72,17 @@ def test_what_a_command_starts_needs_no_imports_either(folder: Path, environment
         assert expected in found.stdout.splitlines(), found.stderr
 
 
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_processes_inherit_descriptors(folder: Path, environment: Dict[str, str], method: str) -> None:
+    process = f"multiprocessing.get_context({method!r}).Process(target=print, args=('it runs',))"
+    lines = ["import multiprocessing", "if __name__ == '__main__':", f"    process = {process}"]
+    lines += ["    process.start()", "    process.join()"]
+    (folder / "start.py").write_text("\n".join(lines), encoding="utf-8")
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # with it, multiprocessing starts Python with an option
+    found = shell('python "$PWD/start.py"', folder, environment)
+    assert (found.stdout, found.stderr) == ("it runs\n", "")
+
+
 def test_an_exception_is_shown(folder: Path, environment: Dict[str, str]) -> None:
     found = shell('python scripts/script.py "1 / 0"; echo $?', folder, environment)
     assert found.stdout.endswith("\n1\n")
