@@ -1,6 +1,6 @@
 # make demo             the quick start: makes a corpus, trains, translates, prints a table and draws the gates
 # make test             the tests on the modern stack
-# make test-fast        the quick tests that start no process, in about a minute on two cores, for use while writing code
+# make test-fast        the quick tests that start no process, in about two minutes on two cores, for use while writing code
 # make test-classic     the tests on the classic stack
 # make test-latest      the quick tests that start no process on the latest stack
 # make test-reliability the tests of killed commands and damaged files in full: every rename, 200 moments, 2,000 bit flips

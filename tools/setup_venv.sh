@@ -116,8 +116,8 @@ install $first
 say "2/3 installing fairseq, this project and what it needs"
 install $isolation -e "$root[$extras]"
 say "3/3 checking"
-# What commands import, a sixth of what was installed, is compiled by this first import, or each start would do it again
-# where Python may not write bytecode (PYTHONDONTWRITEBYTECODE, folders of another user).
+# What commands import is compiled by this first import, or each start would do it again where Python may not write
+# bytecode (PYTHONDONTWRITEBYTECODE, folders of another user).
 env -u PYTHONDONTWRITEBYTECODE "$venv/bin/python" -W ignore - <<'PYTHON'
 import matplotlib.pyplot
 import numba
