@@ -4,7 +4,7 @@ Augmented Neural Machine Translation*)."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Dict, Optional, Tuple, Type
+from typing import Callable, Dict, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -27,8 +27,6 @@ class RelationFusion(nn.Module, ABC):
 
     A fusion that has parameters starts as the mean of the two contexts, so that a sentence without relations has its
     ordinary context at first.
-
-    Every subclass is built from d, the width of the contexts, and λ, which only :class:`LinearFusion` reads.
     """
 
     @abstractmethod
@@ -44,9 +42,9 @@ class RelationFusion(nn.Module, ABC):
 
 
 class LinearFusion(RelationFusion):
-    """Linear interpolation, H = ŝ + λ s̃ (equation 12)."""
+    """Linear interpolation, H = ŝ + λ s̃ (equation 12); ``weight`` is λ."""
 
-    def __init__(self, embed_dim: int, weight: float) -> None:
+    def __init__(self, weight: float) -> None:
         super().__init__()
         self.weight = weight
 
@@ -57,7 +55,7 @@ class LinearFusion(RelationFusion):
 class GateFusion(RelationFusion):
     """Gate learning, H = g ŝ + (1 - g) s̃ with g = σ(W [ŝ; s̃] + b) (equations 13 and 14)."""
 
-    def __init__(self, embed_dim: int, weight: float) -> None:
+    def __init__(self, embed_dim: int) -> None:
         super().__init__()
         self.gate = _linear(torch.zeros(embed_dim, 2 * embed_dim))  # W, b
 
@@ -70,7 +68,7 @@ class ConcatGateFusion(RelationFusion):
     """Concat gate learning, H = o f + (W_f [ŝ; s̃]) (1 - f) with f = σ(W_f [ŝ; s̃] + b_f) and o = W_o [ŝ; s̃] + b_o
     (equations 15 to 17)."""
 
-    def __init__(self, embed_dim: int, weight: float) -> None:
+    def __init__(self, embed_dim: int) -> None:
         super().__init__()
         self.gate = _linear(_weight_of_mean(embed_dim))  # W_f, b_f
         self.transform = _linear(_weight_of_mean(embed_dim))  # W_o, b_o
@@ -86,7 +84,7 @@ class ConcatGateFusion(RelationFusion):
 class TransformFusion(RelationFusion):
     """Linear transformation, H = W [ŝ; s̃] + b (equation 18)."""
 
-    def __init__(self, embed_dim: int, weight: float) -> None:
+    def __init__(self, embed_dim: int) -> None:
         super().__init__()
         self.transform = _linear(_weight_of_mean(embed_dim))  # W, b
 
@@ -95,12 +93,12 @@ class TransformFusion(RelationFusion):
         return transformed
 
 
-# By the value of --relation-fusion.
-FUSIONS: Dict[str, Type[RelationFusion]] = {
-    "linear": LinearFusion,
-    "gate": GateFusion,
-    "concat-gate": ConcatGateFusion,
-    "transform": TransformFusion,
+# By the value of --relation-fusion: makes the fusion from the width of the contexts and from λ.
+FUSIONS: Dict[str, Callable[[int, float], RelationFusion]] = {
+    "linear": lambda embed_dim, weight: LinearFusion(weight),
+    "gate": lambda embed_dim, weight: GateFusion(embed_dim),
+    "concat-gate": lambda embed_dim, weight: ConcatGateFusion(embed_dim),
+    "transform": lambda embed_dim, weight: TransformFusion(embed_dim),
 }
 
 

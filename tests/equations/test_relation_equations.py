@@ -140,7 +140,7 @@ LOG3 = math.log(3)
 )
 def test_fusion_by_hand(kind: str, expected: tuple[float, float]) -> None:
     """d = 2, ŝ = (4, 2), s̃ = (8, -4), λ = 1/4."""
-    fusion: Any = FUSIONS[kind](2, weight=0.25).double()
+    fusion: Any = FUSIONS[kind](2, 0.25).double()
     if kind in ("gate", "concat-gate"):
         fusion.gate.weight.data = LOG3 * torch.tensor([[1, -1, 0, 0], [0, 0, 0, 0]]).double()
         fusion.gate.bias.data = LOG3 * vector(-1, 0)
