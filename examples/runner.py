@@ -241,19 +241,19 @@ class Runner:
         """
         self.check(jobs)
         failures: List[str] = []
+        is_in_time = True
         with clean_up_on_failure():
             try:
-                while self._advance(jobs, failures):
+                while is_in_time and self._advance(jobs, failures):
                     running = [progress_of(job, self._directory) for job in jobs if job.process is not None]
                     self._console.progress(" | ".join(running))
-                    if self._console.seconds > self._seconds:
-                        return False
+                    is_in_time = self._console.seconds <= self._seconds
                     time.sleep(0.3)
             finally:
                 self._stop([job for job in jobs if job.process is not None])
         if failures:
             raise SystemExit("\n".join(failures))
-        return True
+        return is_in_time
 
     def check(self, jobs: Sequence[Job]) -> None:
         """Raise SystemExit if work of other commands would be lost."""

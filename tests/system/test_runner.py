@@ -204,6 +204,12 @@ def test_work_on_other_files_is_refused(tmp_path: Path) -> None:
         run_jobs(tmp_path, job("2"))
 
 
+def test_a_failure_is_reported_when_the_time_is_over_too(tmp_path: Path) -> None:
+    jobs = [Job("failing", [step("exit 3", "f.log")]), Job("long", [step("sleep 60", "l.log")])]
+    with pytest.raises(SystemExit, match="failing"):
+        Runner(tmp_path, Console(io.StringIO()), goes_on=True, seconds=2.0).run(jobs)
+
+
 def test_the_time_of_an_interrupted_step_counts(tmp_path: Path) -> None:
     work = step("test -e file || { touch file; sleep 60; }", keeps_work=True)
     assert not Runner(tmp_path, Console(io.StringIO()), seconds=1.0).run([Job("model", [work])])
