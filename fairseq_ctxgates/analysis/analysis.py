@@ -66,8 +66,10 @@ class Analysis(ABC):
         quiet_logging()
         check_outputs(args, self.output_options, self.figures)
         result = self.run(args)
-        print(result.text())
-        result.write(args)
+        try:
+            print(result.text())
+        finally:  # also if standard output cannot be written, for example because its reader has ended
+            result.write(args)
 
 
 def quiet_logging() -> None:

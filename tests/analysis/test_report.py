@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,10 @@ import numpy as np
 import pytest
 
 from fairseq_ctxgates import analysis
+from fairseq_ctxgates.analysis.analysis import Analysis
 from fairseq_ctxgates.analysis.bootstrap import Estimate, bootstrap
 from fairseq_ctxgates.analysis.figures import bars, new_figure
-from fairseq_ctxgates.analysis.report import Result, Table, check_outputs, write_whole
+from fairseq_ctxgates.analysis.report import Result, Table, add_report_options, check_outputs, write_whole
 from fairseq_ctxgates.analysis.systems import read_sentences, read_translations, system_names
 from fairseq_ctxgates.errors import UserError
 
@@ -86,6 +89,9 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path
         check_outputs(argparse.Namespace(json=tmp_path / "file" / "a.json"))
     with pytest.raises(UserError, match="--figure .* is a folder"):
         check_outputs(argparse.Namespace(figure=tmp_path))
+    (tmp_path / "link").symlink_to("file/a.json")
+    with pytest.raises(UserError, match=r"--json .*/link: .*/file cannot be made"):
+        check_outputs(argparse.Namespace(json=tmp_path / "link"))
 
 
 def test_one_file_for_two_outputs_is_refused(tmp_path: Path) -> None:
@@ -97,6 +103,32 @@ def test_one_file_for_two_outputs_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=f"--csv and --save-vectors are the same file, {args.save_vectors}: name"):
             check_outputs(args, ("json", "csv", "save_vectors"))
     check_outputs(argparse.Namespace(json=Path("/dev/null"), csv=Path("/dev/null")))
+
+
+class _Shown(Analysis):
+    """An analysis that shows a table."""
+
+    name = "shown"
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        add_report_options(parser, csv="the table", figure="nothing")
+
+    def run(self, args: argparse.Namespace) -> Result:
+        return Result(tables=[TABLE], report={"a": 1}, csv=TABLE)
+
+
+def test_files_are_written_although_the_reader_of_the_table_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ended(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stdout", Ended())
+    with pytest.raises(BrokenPipeError):
+        _Shown().main(["--json", str(tmp_path / "a.json"), "--csv", str(tmp_path / "a.csv")])
+    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == {"a": 1}
+    assert (tmp_path / "a.csv").exists()
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
