@@ -105,6 +105,7 @@ def atomic_write_group(paths: Sequence[Path], marks: Sequence[Path] = (), durabl
         remove_abandoned(path.parent.glob(f".{glob.escape(path.name)}.{_RANDOM_PATTERN}"))
     temporaries = [path.with_name(f".{path.name}.{uuid.uuid4().hex}") for path in paths]
     with ExitStack() as stack:
+        stack.enter_context(_naming_instead(temporaries, paths))
         stack.callback(_remove_files, temporaries)
         for temporary in temporaries:
             stack.callback(_close, create_locked(temporary))
@@ -117,6 +118,17 @@ def atomic_write_group(paths: Sequence[Path], marks: Sequence[Path] = (), durabl
         if durable:
             for folder in {path.parent for path in paths}:
                 _flush(folder)
+
+
+@contextmanager
+def _naming_instead(temporaries: Sequence[Path], paths: Sequence[Path]) -> Iterator[None]:
+    """Let errors of the block name the files that the user knows, not their temporary ones."""
+    try:
+        yield
+    except OSError as error:
+        names = dict(zip(map(str, temporaries), map(str, paths)))
+        error.filename = names.get(str(error.filename), error.filename)
+        raise
 
 
 def _close(descriptor: Optional[int]) -> None:

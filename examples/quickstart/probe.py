@@ -95,7 +95,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     """Print a line for each probe."""
     args = get_parser().parse_args(argv)
     quiet_logging()
-    inference = Inference(args.path, args.data, args.cpu, **args.model_overrides)
+    inference = Inference(args.path, args.data, args.cpu, args.model_overrides)
     accuracies = {}
     for probe in args.probes:
         split, _, path = probe.partition("=")

@@ -49,8 +49,8 @@ class Score:
     Attributes:
         score: the score of the whole text
         mean, half_width: the middle of the 95% interval over the resamples, and half its width
-        p: how often a difference this large would be drawn if both systems were equal; None for the baseline, for
-            translations equal to the baseline's, and for a single sentence
+        p: how often a difference this large, in this direction, would be drawn if both systems were equal (one-sided);
+            None for the baseline, for translations equal to the baseline's, and for a single sentence
     """
 
     score: float
@@ -232,9 +232,10 @@ def score_systems(
 
 
 class ComparisonAnalysis(Analysis):
-    """BLEU and chrF of several systems, with 95% intervals and the probability p that a system differs so much from the
-    first by chance, by sacreBLEU's paired bootstrap test. With --documents, each document is also scored as a single
-    segment (d-BLEU, d-chrF2), and the test resamples documents.
+    """BLEU and chrF of several systems, with 95% intervals and the probability p that a system is so much better, or so
+    much worse, than the first by chance, by sacreBLEU's paired bootstrap test. This p is one-sided, about half of a
+    two-sided one. With --documents, each document is also scored as a single segment (d-BLEU, d-chrF2), and the test
+    resamples documents.
     """
 
     name = "compare"

@@ -6,7 +6,8 @@ import argparse
 import ast
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Protocol, Sequence, Tuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Protocol, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -112,6 +113,8 @@ def check_checkpoints(paths: Sequence[str]) -> None:
     """Raise UserError for a checkpoint that does not exist, before an analysis spends time on the first ones."""
     for path in paths:
         if not Path(path).is_file():
+            if all(Path(part).is_file() for part in utils.split_paths(path)):
+                raise UserError(f"--path {path}: this analysis reads one model")
             raise UserError(f"{path} not found: give a checkpoint of fairseq-train to --path")
 
 
@@ -198,7 +201,9 @@ class Inference:
         UserError: the checkpoint, the data directory or a dictionary does not exist, or they do not fit each other.
     """
 
-    def __init__(self, path: str, data: str, cpu: bool = False, **overrides: object) -> None:
+    def __init__(
+        self, path: str, data: str, cpu: bool = False, overrides: Mapping[str, object] = MappingProxyType({})
+    ) -> None:
         check_checkpoints([path])
         register_models()
         from fairseq_ctxgates.tasks.model_overrides import ModelOptions
@@ -207,7 +212,7 @@ class Inference:
         self.data_dir = first_data_dir(data)
         with _explain_errors(path, data):
             (model,), self.config, self.task = checkpoint_utils.load_model_ensemble_and_task(
-                [path], {"data": data, **UNPADDED, **overrides}
+                [path], {**UNPADDED, **overrides, "data": data}
             )
         if not isinstance(self.task, TranslationTask):
             raise UserError(f"{path} was trained with --task {self.config.task._name}, which is not a translation task")
@@ -222,13 +227,18 @@ class Inference:
         Args:
             path: the checkpoint, if there are several; :func:`check_overrides` checks all of them together
             overrides: further options that replace those of training
+
+        Raises:
+            UserError: as for the class, or ``--model-overrides`` names another data directory
         """
+        if "data" in args.model_overrides:
+            raise UserError(f"--model-overrides: the data directory is {args.data}, as it was given; leave out 'data'")
         if path is None:
             check_overrides(args, [args.path])
         register_models(args.user_dir)
         languages = {"source_lang": args.source_lang, "target_lang": args.target_lang}
         overrides.update({name: language for name, language in languages.items() if language})
-        return cls(path or args.path, args.data, args.cpu, **{**args.model_overrides, **overrides})
+        return cls(path or args.path, args.data, args.cpu, {**args.model_overrides, **overrides})
 
     @property
     def languages(self) -> Tuple[str, str]:

@@ -120,13 +120,15 @@ def read_segment_scores(path: Path, segments: int, text: object) -> List[str]:
         UserError: the file cannot be read, or has no score for each segment
     """
     lines = read_lines(path)
-    scores = [match[1] for match in map(COMET_LINE.fullmatch, lines) if match] or lines
-    for line_number, score in enumerate(scores, start=1):
+    numbered = list(enumerate(lines, start=1))
+    matches = [(number, COMET_LINE.fullmatch(line)) for number, line in numbered]
+    numbered = [(number, match[1]) for number, match in matches if match] or numbered
+    for line_number, score in numbered:
         if not _is_finite_number(score):
             raise UserError(f"{path}, line {line_number}: {score!r} is not a segment's score: give one number per line")
-    if len(scores) != segments:
-        raise UserError(f"{path} has the scores of {len(scores)} segments, but {text} has {segments}")
-    return scores
+    if len(numbered) != segments:
+        raise UserError(f"{path} has the scores of {len(numbered)} segments, but {text} has {segments}")
+    return [score for _, score in numbered]
 
 
 def _is_finite_number(text: str) -> bool:

@@ -47,7 +47,8 @@ def newest_checkpoints(
         bound = "" if upper_bound is None else f" up to {upper_bound}"
         raise UserError(
             f"{directory} has {len(found)} checkpoints named like {pattern.pattern}{bound}, "
-            f"{count} were asked for: ask for fewer, or check --keep-last-epochs and --keep-interval-updates"
+            f"{count} were asked for: ask for fewer, or check --no-epoch-checkpoints, --keep-last-epochs and "
+            f"--keep-interval-updates of the training run"
         )
     return found[-count:]
 

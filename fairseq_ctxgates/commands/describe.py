@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -115,11 +116,11 @@ def describe(data_dir: Path, args: argparse.Namespace) -> Dict[str, Any]:
         UserError: the directory does not exist, or has no data of the language pair
     """
     files = find_files(data_dir, given_pair(args, data_dir))
-    pairs = {file.pair for file in files} or {language_pair(args, data_dir)}
+    splits = splits_of(files) if files else find_splits(data_dir, *language_pair(args, data_dir))
     return {
         "data": str(data_dir),
         "version": __version__,
-        "splits": [describe_split(split) for pair in sorted(pairs) for split in find_splits(data_dir, *pair)],
+        "splits": [describe_split(split) for split in splits],
         "entries": [
             asdict(describe_table(data_dir, file) if file.split is None else describe_stream(data_dir, file))
             for file in files
@@ -159,6 +160,16 @@ def find_files(data_dir: Path, pair: Optional[Tuple[str, str]] = None) -> List[N
         if match:
             found.add(NamedFile(path, match["name"], None, (match["source"], match["target"])))
     return sorted(found, key=lambda file: (file.pair, file.split is None, file.name, file.path))
+
+
+def splits_of(files: Sequence[NamedFile]) -> List[Split]:
+    """The splits of the languages of streams and tables; none for a pair of languages without text, of which its files
+    say that they do not fit."""
+    splits: List[Split] = []
+    for data_dir, pair in sorted({(file.path.parent, file.pair) for file in files}):
+        with suppress(UserError):
+            splits += find_splits(data_dir, *pair)
+    return splits
 
 
 def describe_split(split: Split) -> Dict[str, Any]:

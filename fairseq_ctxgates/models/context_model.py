@@ -179,7 +179,7 @@ class ContextModel(FairseqEncoderDecoderModel):
         if unknown and not missing:
             raise UserError(
                 f"the checkpoint's model has {unknown[0]}, which this model does not have: give the options that it "
-                f"was trained with, also in --model-overrides"
+                f"was trained with, also in --model-overrides, or, to train another model, another --save-dir"
             ) from error
 
     @property

@@ -362,6 +362,7 @@ def test_one_document_cannot_be_resampled(tmp_path: Path) -> None:
     [
         ([0.5] * 5, "a.comet has the scores of 5 segments, but .*ref.txt has 6"),
         ([0.5, "nan", *[0.5] * 4], "a.comet, line 2: 'nan' is not a segment's score"),
+        (["a table of", "a.txt\tSegment 0\tscore: nan"], "a.comet, line 2: 'nan' is not a segment's score"),
         ([0.5, "", *[0.5] * 4], "a.comet, line 2: '' is not a segment's score"),
     ],
 )

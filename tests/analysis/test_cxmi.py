@@ -232,7 +232,9 @@ def test_a_sentence_that_was_cut_has_no_attention_over_the_ones_before(trained: 
 
 @pytest.mark.parametrize("ablation", ["null", "random"])
 def test_an_ablation_has_no_attention_over_words(trained: Trained, ablation: str) -> None:
-    inference = Inference(str(trained["isg"]), str(trained.data), cpu=True, inter_sentence_ablation=ablation)
+    inference = Inference(
+        str(trained["isg"]), str(trained.data), cpu=True, overrides={"inter_sentence_ablation": ablation}
+    )
     batch = inference.sentence("valid", 2)
     assert preceding_attention(inference, batch, [5], batch["net_input"]["src_tokens"].size(1)) is None
 

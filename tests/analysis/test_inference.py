@@ -155,6 +155,11 @@ def test_an_override_that_nothing_reads(trained_on_documents: Trained, models: S
         check(trained_on_documents, models, f"{{'{key}': 1}}")
 
 
+def test_the_data_directory_is_no_override(trained_on_documents: Trained) -> None:
+    with pytest.raises(UserError, match="--model-overrides: the data directory is .*; leave out 'data'"):
+        check(trained_on_documents, ["stock"], "{'data': 'elsewhere'}")
+
+
 def test_an_override_of_lines_of_text(trained_on_documents: Trained) -> None:
     check(trained_on_documents, ["isg"], "{'relation_extractor': None}", reads_lines=True)
 

@@ -194,6 +194,19 @@ def test_other_languages_are_left_alone(data: Path, tmp_path: Path) -> None:
         main([f"{data}:{other}"])
 
 
+def test_a_stream_of_languages_without_text_does_not_hide_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = binarize(tmp_path / "plain", {"train": make_pairs(4, 1)}, "de", "en")
+    ctxgates.main(["preceding-sentences", str(data), "-s", "de", "-t", "en", "--one-document"])
+    (data / "train.preceding.de-fr.idx").touch()
+    with pytest.raises(UserError, match=r"1 of the files in .* cannot be used: train\.preceding\.de-fr\.json"):
+        main([str(data)])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["train", "de-en", "4", "sentences"] in lines
+    assert any(line[0] == "train.preceding.de-en.json" and line[-1] == "fits" for line in lines)
+
+
 def test_without_streams_or_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = binarize(tmp_path / "plain", {"train": make_pairs(4, 1)}, "de", "en")
     main([str(data)])

@@ -95,6 +95,13 @@ def test_a_file_that_a_link_points_to_is_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "link").is_symlink()
 
 
+def test_an_error_names_the_file_and_not_its_temporary_one(tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "file"
+    with pytest.raises(FileNotFoundError) as error, atomic_write(path):
+        pass
+    assert error.value.filename == str(path)
+
+
 def test_a_group_of_files(tmp_path):
     write_group(tmp_path, "old")
     write_group(tmp_path, "new")

@@ -101,7 +101,9 @@ def check_split(split: Split) -> None:
     langs = (split.source_lang, split.target_lang)
     for lang in langs:
         if split.is_text(lang):
-            raise UserError(f"{split.text_prefix(lang)} is text: binarize it with fairseq-preprocess")
+            raise UserError(
+                f"{split.text_prefix(lang)} is text: binarize it with fairseq-preprocess --dataset-impl mmap"
+            )
     lengths = [len(split.load_language(lang)) for lang in langs]
     prefixes = [split.text_prefix(lang) for lang in langs]
     if lengths[0] != lengths[1]:
