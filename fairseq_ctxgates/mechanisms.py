@@ -49,8 +49,11 @@ def register_mechanism(mechanism: Type[Mechanism]) -> None:
 
 
 def _names(mechanism: Type[Mechanism]) -> Set[str]:
-    """What no two mechanisms may share: their name, the names of their streams, and their options as flags."""
+    """What no two mechanisms may share: their name, the names of their streams and of what these add to a batch, their
+    options as flags, and their architectures."""
     configs = [*mechanism.configs.values(), *(stream.Config for stream in mechanism.streams)]
     options = {option.name for config in configs for option in fields(config)} - {"_name"}
     streams = (f"the stream {stream.name!r}" for stream in mechanism.streams)
-    return {f"the name {mechanism.name!r}", *streams, *map(as_flag, options)}
+    inputs = (f"the input {name!r}" for stream in mechanism.streams for name in stream.inputs)
+    architectures = (f"--arch {name}" for added in mechanism.architectures.values() for name in added)
+    return {f"the name {mechanism.name!r}", *streams, *inputs, *map(as_flag, options), *architectures}

@@ -274,7 +274,7 @@ class ContextTransformerDecoder(ContextDecoder, TransformerDecoderBase):
         # By index, because iterating over a list with LayerDrop leaves layers out.
         layers = [self.layers[place] for place in range(len(self.layers))]
         self.returnable = {layer.number: layer.returnable for layer in layers}
-        is_in_some = len({tuple(layer.source_parts) for layer in layers}) > 1
+        is_in_some = len({(*layer.source_parts, type(layer.connection)) for layer in layers}) > 1
         if cfg.decoder.layers_to_keep and (is_in_some or any(one.names_layers for one in cfg.mechanisms)):
             chosen = ", ".join(as_flag(one.layers_option) for one in cfg.mechanisms if one.layers_option is not None)
             raise UserError(

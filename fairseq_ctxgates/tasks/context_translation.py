@@ -78,6 +78,7 @@ class ContextTranslationTask(TranslationTask):
         self._models: List[BaseFairseqModel] = []
         self.streams = TaskStreams(cfg, self._models)
         self._trains = False  # whether the last model was built to be trained
+        self._has_criterion = False
         self._model_options: List[ModelOptions] = []
         self._training_data: Optional[SideStreamDataset] = None
         self._saved_options = SavedOptions(cfg, SAVED_OPTIONS)
@@ -148,9 +149,9 @@ class ContextTranslationTask(TranslationTask):
 
     @property
     def _is_translating(self) -> bool:
-        """Whether the task is that of fairseq-generate or fairseq-interactive. They alone are given ``--path`` as an
-        option that the task can see; fairseq-validate and torch.hub run the task of the checkpoint."""
-        return bool(self.cfg.path)
+        """Whether the task is that of fairseq-generate or fairseq-interactive. They and fairseq-validate are given
+        ``--path`` as an option that the task can see, and fairseq-validate alone of these builds a criterion."""
+        return bool(self.cfg.path) and not self._has_criterion
 
     def _refuse_given(self, names: AbstractSet[str], command: str) -> None:
         """Raise UserError if one of these options, which are for another command, is given."""
@@ -289,6 +290,7 @@ class ContextTranslationTask(TranslationTask):
         self._check_options(task_option_names(has_criterion=True) | set(cfg))
         self.streams.check_criterion(cfg._name)
         criterion = super().build_criterion(cfg, *others, **kwargs)
+        self._has_criterion = True
         for model in self._models:
             if hasattr(criterion, "check_model"):
                 criterion.check_model(model)

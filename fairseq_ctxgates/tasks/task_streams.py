@@ -171,9 +171,10 @@ def _training_mask(streams: Sequence[SideStream], split: str) -> Optional[np.nda
     mask = np.logical_and.reduce(list(masks.values())) if masks else np.ones(1, dtype=bool)
     if mask.all():
         return None
-    names = [as_flag(name) for stream in masks for name in stream.filters or [stream.name]]
-    filters = " and ".join(dict.fromkeys(names))
+    given = [(stream, [name for name in stream.filters if getattr(stream.options, name)]) for stream in masks]
+    names = [as_flag(name) for stream, filters in given for name in filters or [stream.name]]
+    what = " and ".join(dict.fromkeys(names))
     if not mask.any():
-        raise UserError(f"{split}: {filters} leave no sentence")
-    logger.info(f"{split}: {(~mask).sum():,} of {len(mask):,} sentences left out ({filters})")
+        raise UserError(f"{split}: {what} leave no sentence")
+    logger.info(f"{split}: {(~mask).sum():,} of {len(mask):,} sentences left out ({what})")
     return mask

@@ -149,6 +149,10 @@ def mechanism(**facts: Any) -> type:
     [
         ({"name": "relations"}, "Other and FactualRelations both have the name 'relations'"),
         ({"configs": {TRANSFORMER: ContextGateConfig}}, "Other and ContextGates both have --context-gate"),
+        (
+            {"architectures": {TRANSFORMER: {"rcg_transformer": {"other_switch": True}}}},
+            "Other and ContextGates both have --arch rcg_transformer",
+        ),
     ],
 )
 def test_names_that_are_taken(facts: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:

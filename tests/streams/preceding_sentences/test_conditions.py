@@ -76,11 +76,18 @@ def test_both_conditions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"preceding_max_length": 4}, {"preceding_length_ratio": 2.0, "preceding_max_length": 4}]
+    ("options", "named"),
+    [
+        ({"preceding_max_length": 4}, "--preceding-max-length"),
+        (
+            {"preceding_length_ratio": 2.0, "preceding_max_length": 4},
+            "--preceding-length-ratio and --preceding-max-length",
+        ),
+    ],
 )
-def test_nothing_is_left(tmp_path: Path, options: Dict[str, Any]) -> None:
+def test_nothing_is_left(tmp_path: Path, options: Dict[str, Any], named: str) -> None:
     task = make_context_task(write_corpora(tmp_path, {"train": of_lengths([5, 6], [7])}), **options)
-    with pytest.raises(UserError, match="train: --preceding-length-ratio and --preceding-max-length leave no sentence"):
+    with pytest.raises(UserError, match=f"train: {named} leave no sentence"):
         task.load_dataset("train")
 
 
