@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Sequence
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from torch import Tensor
 
 from fairseq_ctxgates.inter_sentence.preceding_translations import PrecedingReferences, PrecedingTranslations
@@ -82,6 +83,16 @@ def test_what_is_joined_is_no_longer_than_the_model_reads(with_targets: Path) ->
     found = batches(task, "train")
     for name, longest in (("src_tokens", 40), ("prev_output_tokens", 20)):
         assert max(batch["net_input"][name].size(1) for batch in found) == longest
+
+
+def test_validation_has_full_batches_and_only_translation_goes_from_sentence_to_sentence(with_targets: Path) -> None:
+    """fairseq-validate is given ``--path``, as fairseq-generate is."""
+    task = make_joining_task(with_targets, path="model.pt")
+    build_model("context_transformer", task)
+    task.load_dataset("valid")
+    assert len(batches(task, "valid")) == 6, "the longest document has so many sentences"
+    task.build_criterion(OmegaConf.create({"_name": "cross_entropy", "sentence_avg": False}))
+    assert len(batches(task, "valid")) == 2
 
 
 def test_translations_before_take_up_to_half_of_the_models_positions(
