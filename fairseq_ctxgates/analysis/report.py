@@ -164,7 +164,7 @@ def check_outputs(
                 import matplotlib  # noqa: F401
             if path.suffix not in ("", *FIGURES):
                 raise UserError(f"{name} {path}: figures are written as {FORMATS}")
-        target = path.resolve() if is_replaced(path) else path  # a symbolic link stays, its file is replaced
+        target = path.resolve() if path.is_symlink() and is_replaced(path) else path  # the file that is replaced
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -173,7 +173,7 @@ def check_outputs(
             raise UserError(f"{name} {path} is a folder: name a file in it")
         # A regular file is replaced. Anything else, such as /dev/stdout, is written to; several options may name it.
         if is_replaced(path):
-            other = named.setdefault(target, name)
+            other = named.setdefault(path.resolve(), name)
             if other != name:
                 raise UserError(f"{other} and {name} are the same file, {path}: name another for one of them")
         written = target.parent if is_replaced(path) else path

@@ -87,7 +87,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     run("preprocess", *options, "--align-suffix", "align", "--destdir", data)
     add_streams(data)
     models = {"gated": GATED_ALIGN, "all": ALL}
-    return train_models(data, folder, models, "--max-epoch", 15)
+    return train_models(data, folder, models, "--max-epoch", 25)
 
 
 def add_streams(data: Path) -> None:
