@@ -323,7 +323,8 @@ class ManagedServer(CoreNLPServer):
             start_server=StartServer.FORCE_START,
             endpoint=self.url,
             timeout=max(self.milliseconds, 1000 * START_SECONDS),  # upper bound: each request has its own time limit
-            threads=os.cpu_count(),  # upper bound: the server uses one thread for each request
+            # Upper bound: each request has a thread, and one that was given up may hold its thread for long.
+            threads=4 * (os.cpu_count() or 1),
             memory=self.memory,
             properties="english",  # any language name: without one the client writes a properties file
             preload=False,  # check loads the models, with the properties of the requests
