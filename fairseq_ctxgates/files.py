@@ -35,7 +35,7 @@ def atomic_write(path: Path, durable: bool = True) -> Iterator[Path]:
     the content is appended to that file, whatever it is.
 
     Raises:
-        OSError: the error of the block, with ``path`` if the disk is full
+        OSError: the error of the block; it names ``path``, not the temporary one, also if the disk is full
     """
     with naming(path):
         descriptor = descriptor_of(path)

@@ -119,16 +119,15 @@ def read_segment_scores(path: Path, segments: int, text: object) -> List[str]:
     Raises:
         UserError: the file cannot be read, or has no score for each segment
     """
-    lines = read_lines(path)
-    numbered = list(enumerate(lines, start=1))
-    matches = [(number, COMET_LINE.fullmatch(line)) for number, line in numbered]
-    numbered = [(number, match[1]) for number, match in matches if match] or numbered
-    for line_number, score in numbered:
+    lines = list(enumerate(read_lines(path), start=1))
+    matches = ((number, COMET_LINE.fullmatch(line)) for number, line in lines)
+    scores = [(number, match[1]) for number, match in matches if match] or lines
+    for line_number, score in scores:
         if not _is_finite_number(score):
             raise UserError(f"{path}, line {line_number}: {score!r} is not a segment's score: give one number per line")
-    if len(numbered) != segments:
-        raise UserError(f"{path} has the scores of {len(numbered)} segments, but {text} has {segments}")
-    return [score for _, score in numbered]
+    if len(scores) != segments:
+        raise UserError(f"{path} has the scores of {len(scores)} segments, but {text} has {segments}")
+    return [score for _, score in scores]
 
 
 def _is_finite_number(text: str) -> bool:

@@ -164,19 +164,20 @@ def check_outputs(
                 import matplotlib  # noqa: F401
             if path.suffix not in ("", *FIGURES):
                 raise UserError(f"{name} {path}: figures are written as {FORMATS}")
-        target = path.resolve() if path.is_symlink() and is_replaced(path) else path  # the file that is replaced
+        # A regular file is replaced. Anything else, such as /dev/stdout, is written to; several options may name it.
+        replaces = is_replaced(path)
+        target = path.resolve() if replaces and path.is_symlink() else path
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"{name} {path}: {target.parent} cannot be made ({error.strerror})") from error
         if path.is_dir():
             raise UserError(f"{name} {path} is a folder: name a file in it")
-        # A regular file is replaced. Anything else, such as /dev/stdout, is written to; several options may name it.
-        if is_replaced(path):
+        if replaces:
             other = named.setdefault(path.resolve(), name)
             if other != name:
                 raise UserError(f"{other} and {name} are the same file, {path}: name another for one of them")
-        written = target.parent if is_replaced(path) else path
+        written = target.parent if replaces else path
         if not os.access(written, os.W_OK):
             raise UserError(f"{name} {path}: {written} is not writable")
 

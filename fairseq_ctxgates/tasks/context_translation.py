@@ -78,7 +78,7 @@ class ContextTranslationTask(TranslationTask):
         self._models: List[BaseFairseqModel] = []
         self.streams = TaskStreams(cfg, self._models)
         self._trains = False  # whether the last model was built to be trained
-        self._has_criterion = False
+        self._has_criterion = False  # whether the command is fairseq-train or fairseq-validate
         self._model_options: List[ModelOptions] = []
         self._training_data: Optional[SideStreamDataset] = None
         self._saved_options = SavedOptions(cfg, SAVED_OPTIONS)

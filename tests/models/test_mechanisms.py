@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from torch import nn
 
 import fairseq_ctxgates.mechanisms
-from fairseq_ctxgates.context_gates.mechanism import ContextGateConfig
+from fairseq_ctxgates.context_gates.mechanism import ContextGateConfig, ContextGates
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.mechanism import TRANSFORMER, Mechanism
 from fairseq_ctxgates.mechanisms import register_mechanism
@@ -130,6 +130,19 @@ def test_layers_to_keep_do_not_move_a_mechanism() -> None:
     build_model("fra_transformer", **top, relation_layers="all")
     with pytest.raises(UserError, match="the model has layers 1 to 2"):
         build_model("isg_transformer", inter_sentence_layers="4", **kept)
+
+
+def test_a_connection_in_some_layers_keeps_them_from_being_renumbered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a mechanism of a user's own may have it."""
+    everywhere = ContextGates.connection
+
+    def at_the_bottom(self: ContextGates, layer: int, options: Any) -> Any:
+        return everywhere(self, layer, options) if layer == 1 else None
+
+    monkeypatch.setattr(ContextGates, "connection", at_the_bottom)
+    build_model("rcg_transformer")
+    with pytest.raises(UserError, match="--decoder-layers-to-keep renumbers the layers"):
+        build_model("rcg_transformer", decoder_layers_to_keep="0,1")
 
 
 # --- names
