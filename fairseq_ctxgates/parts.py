@@ -172,12 +172,6 @@ class SourceContextPart(Part):
             the new source context, of the same shape, and what the part returns beside it
         """
 
-    def reorder_state(
-        self, incremental_state: IncrementalState, new_order: Tensor, attention: SentenceAttention
-    ) -> None:
-        """Reorder the state that the part keeps between decoding steps when beams are reordered. This is for state
-        under another name than a module's own, because fairseq reorders what modules keep under their own name."""
-
 
 class Connection(Part):
     """Connects target and source context in a decoder layer."""

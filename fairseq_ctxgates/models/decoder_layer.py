@@ -135,8 +135,3 @@ class ContextDecoderLayer(TransformerDecoderLayerBase):
         norm = SublayerNorm(self.norm_order, self.final_layer_norm)
         hidden = self.activation_fn(self.fc1(norm.input(x)))
         return norm.add(x, self.dropout_module(self.fc2(self.activation_dropout_module(hidden))))
-
-    def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
-        """Reorder the state that parts keep between decoding steps; fairseq calls this for every module."""
-        for part in self.source_parts.in_order():
-            part.reorder_state(incremental_state, new_order, self.encoder_attn)

@@ -44,14 +44,19 @@ class SentenceAttention(MultiheadAttention):
     The parameters are those of fairseq's attention."""
 
     def step(
-        self, query: Tensor, sentence: EncodedSentence, incremental_state: IncrementalState, need_weights: bool
+        self,
+        query: Tensor,
+        sentence: EncodedSentence,
+        incremental_state: IncrementalState,
+        need_weights: bool,
+        name: str,
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """The attention of decoding steps; see :func:`attend`."""
         length, rows, width = query.shape
-        memory = self.get_incremental_state(incremental_state, "memory")
-        if memory is None:
-            memory = self.read(sentence, rows)
-            self.set_incremental_state(incremental_state, "memory", memory)
+        memories = self.memories(incremental_state)
+        if name not in memories:
+            memories[name] = self.read(sentence, rows)
+        memory = memories[name]
         sentences = len(memory.keys) // self.num_heads
         # All positions of all beams of a sentence are queries of one product.
         queries = self.q_proj(query).view(length, sentences, -1, self.num_heads, self.head_dim)
@@ -63,6 +68,14 @@ class SentenceAttention(MultiheadAttention):
         context = context.view(*size, self.head_dim).permute(3, 0, 2, 1, 4).reshape(length, rows, width)
         weights = weights.view(*size, weights.size(-1)).transpose(0, 1).flatten(1, 2) if need_weights else None
         return self.out_proj(context), weights
+
+    def memories(self, incremental_state: IncrementalState) -> Dict[str, SentenceMemory]:
+        """What decoding steps keep, by the name of the encoding."""
+        memories: Optional[Dict[str, SentenceMemory]] = self.get_incremental_state(incremental_state, "memories")
+        if memories is None:
+            memories = {}
+            self.set_incremental_state(incremental_state, "memories", memories)
+        return memories
 
     def read(self, sentence: EncodedSentence, rows: int) -> SentenceMemory:
         """The memory of encoded sentences, for this number of rows."""
@@ -78,18 +91,21 @@ class SentenceAttention(MultiheadAttention):
 
     def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
         """Reorder the rows as fairseq's beam search does; other orders are not defined."""
-        memory = self.get_incremental_state(incremental_state, "memory")
-        if memory is None:
-            return
+        memories = self.memories(incremental_state)
+        for name, memory in memories.items():
+            memories[name] = self.reordered(memory, new_order)
+
+    def reordered(self, memory: SentenceMemory, new_order: Tensor) -> SentenceMemory:
+        """The memory for these rows."""
         sentences = sentences_of_beams(new_order, len(memory.keys) // self.num_heads, memory.rows)
         memory = memory._replace(rows=len(new_order))
-        if sentences is not None:
-            keys, values, mask = (
-                part.view(-1, self.num_heads, *part.shape[1:]).index_select(0, sentences).flatten(0, 1)
-                for part in (memory.keys, memory.values, memory.mask)
-            )
-            memory = memory._replace(keys=keys, values=values, mask=mask)
-        self.set_incremental_state(incremental_state, "memory", memory)
+        if sentences is None:
+            return memory
+        keys, values, mask = (
+            part.view(-1, self.num_heads, *part.shape[1:]).index_select(0, sentences).flatten(0, 1)
+            for part in (memory.keys, memory.values, memory.mask)
+        )
+        return memory._replace(keys=keys, values=values, mask=mask)
 
 
 def run_projection_modules(model: nn.Module) -> None:
@@ -107,6 +123,7 @@ def attend(
     sentence: EncodedSentence,
     incremental_state: Optional[IncrementalState] = None,
     need_weights: bool = False,
+    name: str = "sentence",
 ) -> Tuple[Tensor, Optional[Tensor]]:
     """Multi-head attention over encoded sentences.
 
@@ -117,13 +134,14 @@ def attend(
         incremental_state: while decoding, keeps keys and values of the sentences between steps; the beams of a sentence
             share them
         need_weights: also return the weights
+        name: under which keys and values are kept, which one attention needs for each encoding that it reads
 
     Returns:
         the context, of the shape of the query, and, with ``need_weights``, the weights, (heads, rows, target length,
         source length), else None
     """
     if incremental_state is not None:
-        return attention.step(query, sentence, incremental_state, need_weights)
+        return attention.step(query, sentence, incremental_state, need_weights, name)
     # Where it can, fairseq uses torch's faster attention. This one has no weights for each head, knows no beams, and
     # reads the matrices of the projections without calling the modules, which draw the quantization noise.
     has_beams = query.size(1) > sentence.states.size(1)

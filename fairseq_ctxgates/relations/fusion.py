@@ -9,16 +9,9 @@ from typing import Callable, Dict, Optional, Tuple
 import torch
 from torch import Tensor, nn
 
-from fairseq_ctxgates.modules.attention import (
-    EncodedSentence,
-    IncrementalState,
-    SentenceAttention,
-    attend,
-)
+from fairseq_ctxgates.modules.attention import EncodedSentence, SentenceAttention, attend
 from fairseq_ctxgates.modules.interpolation import interpolate
 from fairseq_ctxgates.parts import LayerInput, Returned, SourceContextPart
-
-STATE_NAME = "relation_attention"  # the entry of the incremental state for attention over h'
 
 
 class RelationFusion(nn.Module, ABC):
@@ -146,19 +139,6 @@ class RelationContext(SourceContextPart):
         relation = layer_input.sentence
         if self.reads_relations:
             relation = EncodedSentence(layer_input.added["relation_out"], relation.padding_mask)
-        return self.fusion(source, self.relation_context(query, relation, layer_input)), {}
-
-    def relation_context(self, query: Tensor, relation: EncodedSentence, layer_input: LayerInput) -> Tensor:
-        """s̃, of the shape of the query."""
-        if self.attention is not None:
-            return attend(self.attention, query, relation, layer_input.incremental_state)[0]
-        # One attention reads both encodings: between decoding steps it keeps h' in a state apart from that of h.
-        state = layer_input.incremental_state
-        own_state = None if state is None else state.setdefault(STATE_NAME, {})
-        return attend(layer_input.attention, query, relation, own_state)[0]
-
-    def reorder_state(
-        self, incremental_state: IncrementalState, new_order: Tensor, attention: SentenceAttention
-    ) -> None:
-        if self.attention is None and STATE_NAME in incremental_state:
-            attention.reorder_incremental_state(incremental_state[STATE_NAME], new_order)
+        attention = layer_input.attention if self.attention is None else self.attention
+        relation_context, _ = attend(attention, query, relation, layer_input.incremental_state, name="relations")
+        return self.fusion(source, relation_context), {}
