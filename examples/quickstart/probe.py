@@ -21,9 +21,8 @@ import torch
 from fairseq_ctxgates.analysis.analysis import quiet_logging
 from fairseq_ctxgates.analysis.forced_decoding import predicted_words
 from fairseq_ctxgates.analysis.inference import Inference, add_batch_options
+from fairseq_ctxgates.data.subwords import group_subwords
 from fairseq_ctxgates.errors import UserError, exit_on_user_error
-
-CONTINUES = "@@"  # how subword-nmt ends a subword that is not the last of its word
 
 
 def read_probed(path: Path) -> Dict[int, List[Tuple[int, str]]]:
@@ -41,15 +40,11 @@ def read_probed(path: Path) -> Dict[int, List[Tuple[int, str]]]:
 
 def join_words(tokens: Sequence[str], ranked_first: Sequence[str]) -> List[Tuple[str, bool]]:
     """The words of a target sentence, each with a flag that is true if the model ranks all its subwords first."""
-    words, word, right = [], "", True
-    for token, first in zip(tokens, ranked_first):
-        right = right and token == first
-        if token.endswith(CONTINUES):
-            word += token[: -len(CONTINUES)]
-        else:
-            words.append((word + token, right))
-            word, right = "", True
-    return words
+    is_first = [token == first for token, first in zip(tokens, ranked_first)]
+    return [
+        ("".join(text for text, _ in word), all(is_first[position] for _, position in word))
+        for word in group_subwords(tokens, "subword_nmt")
+    ]
 
 
 def score_probe(

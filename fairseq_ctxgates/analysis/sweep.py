@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shlex
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Dict, List, Optional, Sequence
 
 import numpy as np
+from fairseq import utils
 
 import ctxgates
 from fairseq_ctxgates.analysis.analysis import Analysis
@@ -320,7 +320,7 @@ def score_runs(args: argparse.Namespace, option: str, data_dir: Path) -> Scores:
     sentences = len(split.load_language(languages[1]))
     check_length(args.ref[0], len(references[0]), f"{args.gen_subset} of {args.data}", sentences)
     data = [args.data, "--source-lang", languages[0], "--target-lang", languages[1]]
-    data_dirs = [Path(path) for path in args.data.split(os.pathsep)]
+    data_dirs = [Path(path) for path in utils.split_paths(args.data)]
     trained_on = digests(data_dirs, ("train", "valid"), languages)
     translated = digests(data_dirs[:1], (args.gen_subset,), languages)
     training, generation = None if args.train is None else split_options(args.train), split_options(args.gen)

@@ -41,23 +41,13 @@ class ContextGate(Connection):
             float(options.activation_dropout or options.relu_dropout or 0), module_name=self.__class__.__name__
         )
 
-    def gate(self, target: Tensor, source: Tensor, target_input: Tensor) -> Tuple[Tensor, Tensor]:
-        """
-        Args:
-            target: t, (target length, batch, embed dim)
-            source: s, of the same shape
-            target_input: the target context as the gate reads it, of the same shape: t, or ln(t) in a pre-norm layer
-
-        Returns:
-            u and z, each of the same shape; z is the weight of the source, between 0 and 1
-        """
-        hidden = self.activation_fn(self.fc1(torch.cat([target_input, source], dim=-1)))
-        z = torch.sigmoid(self.fc2(self.activation_dropout_module(hidden)))
-        return interpolate(target, source, z), z
-
     def forward(
         self, target: Tensor, source: Tensor, target_input: Tensor, norm: SublayerNorm
     ) -> Tuple[Tensor, Returned]:
+        """See :meth:`Connection.forward`. The gate reads ln(t) in the place of t in a pre-norm layer. Beside u it
+        returns z, of the same shape, which is the weight of the source, between 0 and 1."""
         # Under autocast, attention returns half precision, and the target context is in single precision.
-        u, z = self.gate(target, norm.normalize_output(source.type_as(target)), target_input)
-        return u, {GATES: z}
+        s = norm.normalize_output(source.type_as(target))
+        hidden = self.activation_fn(self.fc1(torch.cat([target_input, s], dim=-1)))
+        z = torch.sigmoid(self.fc2(self.activation_dropout_module(hidden)))
+        return interpolate(target, s, z), {GATES: z}

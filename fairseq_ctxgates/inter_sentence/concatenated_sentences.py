@@ -65,7 +65,7 @@ class ConcatenatedSentences(PrecedingStream):
         dataset.src = JoinedSentences(
             dataset.src, self.sentences, self.source_rows, word, task_options.max_source_positions
         )
-        dataset.src_sizes = dataset.src.sizes(self.source_lengths, self.lengths)
+        dataset.src_sizes = dataset.src.joined_lengths(self.source_lengths, self.lengths)
         self.targets: Optional[JoinedSentences] = None
         if options.preceding_references and dataset.tgt is None:
             raise UserError("--preceding-references: the split has no target side: binarize it without --only-source")
@@ -74,8 +74,9 @@ class ConcatenatedSentences(PrecedingStream):
             self.targets = JoinedSentences(
                 dataset.tgt, dataset.tgt, self.target_rows, word, task_options.max_target_positions
             )
-            lengths = np.where(self.contexts == NONE, 0, np.asarray(dataset.tgt_sizes)[self.contexts])
-            dataset.tgt_sizes = self.targets.sizes(np.asarray(dataset.tgt_sizes), lengths[:, : self.target_count])
+            lengths = np.asarray(dataset.tgt_sizes)
+            before = np.where(self.contexts == NONE, 0, lengths[self.contexts])[:, : self.target_count]
+            dataset.tgt_sizes = self.targets.joined_lengths(lengths, before)
         dataset.sizes = (
             dataset.src_sizes
             if dataset.tgt_sizes is None
@@ -132,6 +133,11 @@ class ConcatenatedSentences(PrecedingStream):
         if source_count is not None and int(source_count) < least:
             raise UserError(
                 f"--concatenate-number {source_count}: it must be at least 1, or 0 with --concatenate-target-number"
+            )
+        if options.preceding_length_ratio and source_count is not None and int(source_count) == 0:
+            raise UserError(
+                "--preceding-length-ratio compares a source with its preceding sentences: it would do nothing with "
+                "--concatenate-number 0"
             )
         if cls.is_wanted(options, required) and cls.name in required:
             raise UserError(

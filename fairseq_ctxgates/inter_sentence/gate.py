@@ -176,20 +176,16 @@ class RecurrentPrecedingContext(RecurrentSourcePart):
         memory: Optional[AttentionMemory],
     ) -> Tuple[Tensor, Returned]:
         """See :meth:`RecurrentSourcePart.forward`."""
-        assert step_input is not None  # from step_inputs
-        word_term, preceding, weights = self.preceding_context(query, step_input, memory)
-        state_term = self.gate.from_state(previous) + word_term
-        context, z = self.gate.mix(state_term, source.chunk(2, dim=-1), preceding.chunk(2, dim=-1))
-        return context, {GATES: z} if weights is None else {GATES: z, ATTENTION: weights}
-
-    def preceding_context(
-        self, query: Tensor, step_input: Tensor, memory: Optional[AttentionMemory]
-    ) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
-        """W y_{t-1}, (rows, context dim); the :meth:`preceding_terms` of c_a, (rows, 2 · context dim); and the weights
-        of attention, (rows, length)."""
-        assert memory is not None  # from read
+        assert step_input is not None and memory is not None  # from step_inputs and read
         weights = self.attention(query, memory)
-        return step_input, weighted_sum(weights, memory.values), weights
+        context, z = self.mix(previous, step_input, source, weighted_sum(weights, memory.values))
+        return context, {GATES: z, ATTENTION: weights}
+
+    def mix(self, previous: Tensor, word_term: Tensor, source: Tensor, preceding: Tensor) -> Tuple[Tensor, Tensor]:
+        """The new context and z_t, (rows, context dim) each, from s_{t-1}, from W y_{t-1}, from the
+        :meth:`context_terms` of c_b and from the :meth:`preceding_terms` of c_a."""
+        state_term = self.gate.from_state(previous) + word_term
+        return self.gate.mix(state_term, source.chunk(2, dim=-1), preceding.chunk(2, dim=-1))
 
 
 class RecurrentRandomContext(RecurrentPrecedingContext):
@@ -208,13 +204,20 @@ class RecurrentRandomContext(RecurrentPrecedingContext):
         contexts = random_context(keys, 1, steps, self.gate.sentence_proj.in_features).to(words)
         return torch.cat([self.from_word(words), self.preceding_terms(contexts)], dim=-1)
 
-    def preceding_context(
-        self, query: Tensor, step_input: Tensor, memory: Optional[AttentionMemory]
-    ) -> Tuple[Tensor, Tensor, None]:
-        """As for the full model; there are no weights."""
+    def forward(
+        self,
+        previous: Tensor,
+        query: Tensor,
+        source: Tensor,
+        step_input: Optional[Tensor],
+        memory: Optional[AttentionMemory],
+    ) -> Tuple[Tensor, Returned]:
+        """See :meth:`RecurrentSourcePart.forward`; there are no weights of attention."""
+        assert step_input is not None  # from step_inputs
         width = step_input.size(-1) // 3
         word_term, preceding = step_input.split([width, 2 * width], dim=-1)
-        return word_term, preceding, None
+        context, z = self.mix(previous, word_term, source, preceding)
+        return context, {GATES: z}
 
 
 def step_numbers(first: int, x: Tensor) -> Tensor:

@@ -62,7 +62,7 @@ class JoinedSentences(Dataset):
         """The rows of the sentences to prepend to a sentence, the nearest last; none if there is no room."""
         return self.rows_before(index) if room(self.max_positions, len(self.own[index])) else []
 
-    def sizes(self, lengths: np.ndarray, preceding_lengths: np.ndarray) -> np.ndarray:
+    def joined_lengths(self, lengths: np.ndarray, preceding_lengths: np.ndarray) -> np.ndarray:
         """The lengths of the joined sentences, from those of the sentences, (sentences,), and of their preceding
         sentences, (sentences, N). All lengths include end of sentence, which the separator replaces."""
         added: np.ndarray = np.minimum(preceding_lengths.sum(axis=1), room(self.max_positions, lengths))

@@ -91,8 +91,11 @@ class InterSentenceGating(Mechanism[InterSentenceGateConfig]):
 
     def sentences(self, encoder_input: EncoderInput) -> Dict[str, FurtherSentences]:
         """The preceding sentences, none under the ablation ``random``."""
-        preceding = sentences_to_encode(encoder_input, self.context_size, self.options.inter_sentence_ablation)
-        return {} if self.is_random else {"preceding": preceding}
+        if self.is_random:
+            return {}
+        return {
+            "preceding": sentences_to_encode(encoder_input, self.context_size, self.options.inter_sentence_ablation)
+        }
 
     def encoding_parts(self, width: int) -> Dict[str, EncodingPart]:
         return {"preceding": DistanceEmbedding(self.context_size, width)} if self.context_size > 1 else {}

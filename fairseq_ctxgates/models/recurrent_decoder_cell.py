@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Callable, List, Mapping, NamedTuple, Optional, Sequence
 
 from torch import Tensor, nn
 
@@ -117,13 +117,17 @@ class RecurrentDecoderCell(nn.Module):
             added: the tensors that mechanisms added to the encoder's output, by name
             first_step: the number of the first step, from 0
         """
-        terms: Dict[str, Optional[Tensor]] = {
-            name: part.step_inputs(words, added, first_step) for name, part in self.source_parts.named()
+        steps = len(words)
+        word = self.word_proj(words).unbind(0)
+        parts = {
+            name: _each_step(part.step_inputs(words, added, first_step), steps)
+            for name, part in self.source_parts.named()
         }
-        columns = [_each_step(of_part, len(words)) for of_part in terms.values()]
-        connection = _each_step(self.connection.step_inputs(words, added, first_step), len(words))
-        by_part = [dict(zip(terms, row)) for row in zip(*columns)] if columns else [{}] * len(words)
-        return [StepInput(*step) for step in zip(self.word_proj(words).unbind(0), by_part, connection)]
+        connection = _each_step(self.connection.step_inputs(words, added, first_step), steps)
+        return [
+            StepInput(word[step], {name: terms[step] for name, terms in parts.items()}, connection[step])
+            for step in range(steps)
+        ]
 
     # --- a step
 

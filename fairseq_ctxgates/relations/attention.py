@@ -38,16 +38,16 @@ class MultiplyingAttention(MultiheadAttention):
             kwargs.update(key_padding_mask=key_padding_mask, need_weights=need_weights)
             return super().forward(query, key, value, **kwargs)
         length, batch, _ = query.shape
-        heads = [
+        q, k, v = (
             projection(x).view(length, batch * self.num_heads, self.head_dim).transpose(0, 1)
             for projection, x in ((self.q_proj, query), (self.k_proj, key), (self.v_proj, value))
-        ]
-        scores = torch.bmm(heads[0], heads[1].transpose(1, 2)) / math.sqrt(self.head_dim)
+        )
+        scores = torch.bmm(q, k.transpose(1, 2)) / math.sqrt(self.head_dim)
         scores = scores.masked_fill(attn_mask, 0.0)
         if key_padding_mask is not None:
             is_padding = key_padding_mask[:, None, None].expand(-1, self.num_heads, 1, -1).reshape(-1, 1, length)
             scores = scores.masked_fill(is_padding, -math.inf)
         weights = self.dropout_module(utils.softmax(scores, dim=-1).type_as(scores))
-        context = torch.bmm(weights, heads[2]).transpose(0, 1).reshape(length, batch, -1)
+        context = torch.bmm(weights, v).transpose(0, 1).reshape(length, batch, -1)
         mean = weights.view(batch, self.num_heads, length, length).mean(dim=1) if need_weights else None
         return self.out_proj(context), mean

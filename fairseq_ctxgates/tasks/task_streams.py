@@ -98,9 +98,11 @@ class TaskStreams:
         ]
         if not streams:
             return dataset
-        mask = _training_mask(streams, name) if is_train else None
-        for stream in streams if is_train else []:
-            stream.begin_training()
+        mask = None
+        if is_train:
+            mask = _training_mask(streams, name)
+            for stream in streams:
+                stream.begin_training()
         logger.info(f"{name}: side streams {', '.join(stream.name for stream in streams)}")
         return SideStreamDataset(dataset, streams, mask)
 

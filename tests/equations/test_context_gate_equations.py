@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fairseq_ctxgates.context_gates.context_gate import ContextGate
-from fairseq_ctxgates.modules.norm_order import SublayerNorm
+from fairseq_ctxgates.context_gates.context_gate import GATES, ContextGate
+from fairseq_ctxgates.modules.norm_order import NormOrder, SublayerNorm
 from tests.helpers.models import (
     NORM_ORDERS,
     PAD,
@@ -80,6 +80,9 @@ def gate_by_hand() -> ContextGate:
     return gate
 
 
+UNNORMALIZED = SublayerNorm(NormOrder.PRE, nn.Identity())  # leaves s as it is
+
+
 def vector(*components: float) -> Tensor:
     return torch.tensor([[components]], dtype=torch.float64)
 
@@ -96,15 +99,15 @@ def vector(*components: float) -> Tensor:
     ],
 )
 def test_gate_by_hand(t: tuple, s: tuple, gate_input: tuple, z: tuple, u: tuple) -> None:
-    mixed, gate = gate_by_hand().gate(vector(*t), vector(*s), vector(*gate_input))
-    torch.testing.assert_close(gate, vector(*z))
+    mixed, returned = gate_by_hand()(vector(*t), vector(*s), vector(*gate_input), UNNORMALIZED)
+    torch.testing.assert_close(returned[GATES], vector(*z))
     torch.testing.assert_close(mixed, vector(*u))
 
 
 def test_gate_has_the_models_activation_dropout() -> None:
     gate = gate_by_hand().train()
     t, s = (torch.ones(200, 1, 1, dtype=torch.float64) * vector(*x) for x in ((1, 6), (5, 2)))
-    _, z = gate.gate(t, s, t)
+    z = gate(t, s, t, UNNORMALIZED)[1][GATES]
     # A hidden unit of 1 becomes 0 (z = 1/2) or, scaled by 1 / (1 - 0.5), 2 (z1 = 9/10, z2 = 1/10).
     for component, kept in ((0, 0.9), (1, 0.1)):
         values, counts = z[:, 0, component].detach().unique(return_counts=True)

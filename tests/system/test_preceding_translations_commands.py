@@ -460,6 +460,10 @@ def test_several_processes_are_refused(trained: Trained) -> None:
             "--concatenate-number 0: it must be at least 1, or 0 with --concatenate-target-number",
         ),
         (
+            (*PLAIN, *TRANSLATIONS, "--preceding-length-ratio", "2"),
+            "--preceding-length-ratio compares a source with its preceding sentences: it would do nothing",
+        ),
+        (
             (*PLAIN, *TARGET[:2], "--ignore-preceding-target"),
             "--ignore-preceding-target needs --concatenate-preceding-target",
         ),
