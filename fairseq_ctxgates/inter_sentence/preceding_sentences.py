@@ -51,6 +51,11 @@ class PrecedingSentences(PrecedingStream):
     ) -> None:
         super().check_models(options, task_options, required)
         if options.load_preceding_sentences and cls.name not in required:
+            if options.concatenate_preceding is not None:
+                raise UserError(
+                    "--load-preceding-sentences is for a gate; --concatenate-preceding loads the preceding sentences "
+                    "itself: leave --load-preceding-sentences out"
+                )
             raise UserError(
                 "--load-preceding-sentences needs an architecture that reads them: --arch isg_transformer, or "
                 "--inter-sentence-gate; for a plain one see --concatenate-preceding"

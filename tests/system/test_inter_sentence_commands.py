@@ -317,6 +317,10 @@ def test_generate_concatenates_as_training_did(trained: Trained) -> None:
     [
         ((*PLAIN, "--load-preceding-sentences"), "--load-preceding-sentences needs an architecture.*isg_transformer"),
         ((*GATED, "--load-preceding-sentences"), "--load-preceding-sentences needs an architecture.*isg_transformer"),
+        (
+            (*PLAIN, "--load-preceding-sentences", "--concatenate-preceding", "</s>"),
+            "leave --load-preceding-sentences out",
+        ),
         ((*ISG, "--concatenate-preceding", "</s>"), "--concatenate-preceding is for architectures without"),
         ((*PLAIN, "--concatenate-preceding", "|||"), r"--concatenate-preceding \|\|\|: the source dictionary does not"),
         ((*PLAIN, "--preceding-max-length", "50"), "--preceding-max-length need preceding sentences"),
