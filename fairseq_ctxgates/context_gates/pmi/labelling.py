@@ -23,7 +23,7 @@ from fairseq_ctxgates.context_gates.pmi.sentences import (
     text_files,
     vocabulary_size,
 )
-from fairseq_ctxgates.context_gates.pmi.table import REMEDY, PMIOptions, PMITable, check_ids, is_metadata, table_path
+from fairseq_ctxgates.context_gates.pmi.table import REMEDY, PMIOptions, PMITable, check_ids, table_path
 from fairseq_ctxgates.data.data_directory import Split, find_splits, fingerprint
 from fairseq_ctxgates.data.side_stream_files import load_metadata
 from fairseq_ctxgates.errors import UserError
@@ -265,8 +265,6 @@ def load_labeller(data_dir: Path, source_lang: str, target_lang: str) -> GateLab
         labels = split.stream_prefix(GateLabels.name)
         made_from: Dict[str, Any] = load_metadata(labels) if Path(f"{labels}.json").exists() else {}
         if any(made_from.get(key, metadata[key]) != metadata[key] for key in ("options", "dictionaries", "train")):
-            if is_metadata(made_from) and any(len(digests) > 1 for digests in made_from["train"].values()):
-                remedy = "that was a run for several data directories, a:b, whose tables are in the first: delete these"
             raise UserError(f"{both} are not those that {labels}.json was made with; {remedy}")
         if split.name in metadata["train"] and fingerprint(split) not in metadata["train"][split.name]:
             raise UserError(f"{both} were made with other data than {data_dir}/{split.name} holds; {remedy}")
