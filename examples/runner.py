@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, List, Mapping, NamedTuple, Optional, Sequence
@@ -26,6 +27,7 @@ from fairseq_ctxgates.files import atomic_write, clean_up_on_failure
 from fairseq_ctxgates.processes import group_ending_with_parent
 
 TAIL_BYTES = 1 << 16  # how much of a log's end is searched for progress
+CLEANING_SECONDS = 30  # that commands have to clean up when they are stopped
 TAIL_LINES = 15  # how many of a log's last lines are shown if its command failed
 
 
@@ -250,7 +252,7 @@ class Runner:
                     is_in_time = self._console.seconds <= self._seconds
                     time.sleep(0.3)
             finally:
-                self._stop([job for job in jobs if job.process is not None])
+                self._stop(jobs)
         if failures:
             raise SystemExit("\n".join(failures))
         return is_in_time
@@ -266,7 +268,7 @@ class Runner:
                 os.killpg(job.process.pid, signal.SIGTERM)
         for job in jobs:
             if job.process is not None:
-                job.process.wait()
+                wait_for_group(job.process)
                 self._record(job, done=False)
 
     def _check_records(self, job: Job) -> None:
@@ -327,8 +329,8 @@ class Runner:
             )
 
     def _end_step(self, job: Job, status: int, failures: List[str]) -> None:
-        self._record(job, done=status == 0)
         job.process = None
+        self._record(job, done=status == 0)
         if status == 0:
             job.position += 1
             return
@@ -348,6 +350,17 @@ class Runner:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path, durable=False) as temporary:
             temporary.write_text(json.dumps(record._asdict(), indent=2) + "\n", encoding="utf-8")
+
+
+def wait_for_group(process: subprocess.Popen) -> None:
+    """Wait until a process has ended, and what it has started in its group; kill what takes too long to clean up."""
+    process.wait()
+    end = time.monotonic() + CLEANING_SECONDS
+    with suppress(ProcessLookupError):  # nothing is left
+        while time.monotonic() < end:
+            os.killpg(process.pid, 0)
+            time.sleep(0.1)
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def is_smaller(budget: str, before: str) -> bool:

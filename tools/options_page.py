@@ -142,7 +142,7 @@ def command_options() -> Iterator[str]:
             continue
         yield f"### `ctxgates {name}`"
         yield f"{summary[0].upper()}{summary[1:]}."
-        if hasattr(import_module(module), "get_parser") and module != "ctxgates":
+        if module != "ctxgates":
             yield parser_table(import_module(module).get_parser())
     for name, (_, summary) in analysis.ANALYSES.items():
         yield f"### `ctxgates analyze {name}`"

@@ -18,9 +18,11 @@ from sacrebleu.metrics.base import Metric
 
 from evidence.commands import COMPARISON, PartCommands, system_folder
 from evidence.plan import Part, Plan, slug
+from fairseq_ctxgates.analysis.bootstrap import RESAMPLES
 from fairseq_ctxgates.analysis.figures import legend_above, line_look, new_figure
 from fairseq_ctxgates.analysis.report import Cell, Result, Table
-from fairseq_ctxgates.analysis.systems import bleu_metric, join_subwords, read_references
+from fairseq_ctxgates.analysis.systems import bleu_metric, read_references
+from fairseq_ctxgates.data.subwords import join_subwords
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import read_lines
 from runner import Step, read_record
@@ -28,7 +30,6 @@ from runner import Step, read_record
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-RESAMPLES = 1000
 METRICS = ("BLEU", "chrF2")
 STOPPED_EARLY = "early stop since valid performance hasn't improved"  # in the log of fairseq-train
 

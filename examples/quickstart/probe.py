@@ -20,7 +20,7 @@ import torch
 
 from fairseq_ctxgates.analysis.analysis import quiet_logging
 from fairseq_ctxgates.analysis.forced_decoding import predicted_words
-from fairseq_ctxgates.analysis.inference import Inference, add_batch_options
+from fairseq_ctxgates.analysis.inference import Inference, add_batch_options, add_model_options
 from fairseq_ctxgates.data.subwords import group_subwords
 from fairseq_ctxgates.errors import UserError, exit_on_user_error
 
@@ -76,8 +76,7 @@ def score_probe(
 def get_parser() -> argparse.ArgumentParser:
     """The command's options."""
     parser = argparse.ArgumentParser(description="Score a model on the quick start's probes, by forced decoding.")
-    parser.add_argument("data", help="binarized data directory")
-    parser.add_argument("--path", required=True, metavar="CHECKPOINT", help="the trained model")
+    add_model_options(parser)
     parser.add_argument(
         "--probes", required=True, nargs="+", metavar="SPLIT=TSV", help="binarized splits and their .probed.tsv files"
     )
@@ -90,7 +89,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     """Print a line for each probe."""
     args = get_parser().parse_args(argv)
     quiet_logging()
-    inference = Inference(args.path, args.data, args.cpu, args.model_overrides)
+    inference = Inference.from_options(args)
     accuracies = {}
     for probe in args.probes:
         split, _, path = probe.partition("=")

@@ -20,7 +20,7 @@ import numpy as np
 
 from fairseq_ctxgates.analysis.analysis import Analysis
 from fairseq_ctxgates.analysis.bootstrap import RESAMPLES, Estimate, add_bootstrap_options, bootstrap_mean
-from fairseq_ctxgates.analysis.figures import Bar, bars_with_intervals, legend_above, new_figure
+from fairseq_ctxgates.analysis.figures import bars_with_intervals, legend_above, new_figure
 from fairseq_ctxgates.analysis.options import add_file_option, add_names_option
 from fairseq_ctxgates.analysis.report import Cell, Result, Table, add_report_options
 from fairseq_ctxgates.analysis.systems import (
@@ -123,8 +123,7 @@ def coherence_figure(found: Dict[str, Coherence]) -> Figure:
     """A bar for each text, with its interval; no bar for a text without a counted pair."""
     figure = new_figure(max(5.0, 1.1 * len(found) + 2.5), 4.2)
     axes = figure.add_subplot()
-    means = {name: result.mean for name, result in found.items() if result.mean.low is not None}
-    series = {name: [Bar(mean.value, (mean.low, mean.high))] for name, mean in means.items()}
+    series = {name: [result.mean] for name, result in found.items() if result.mean.low is not None}
     bars_with_intervals(axes, ["adjacent sentences"], series)
     axes.set_ylabel("mean cosine similarity")
     legend_above(axes, columns=2)

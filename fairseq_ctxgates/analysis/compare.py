@@ -20,8 +20,8 @@ from sacrebleu.significance import PairedTest
 from sacrebleu.significance import Result as PairedResult
 
 from fairseq_ctxgates.analysis.analysis import Analysis
-from fairseq_ctxgates.analysis.bootstrap import RESAMPLES, add_resamples_option
-from fairseq_ctxgates.analysis.figures import Bar, new_figure, panels
+from fairseq_ctxgates.analysis.bootstrap import RESAMPLES, Estimate, add_resamples_option
+from fairseq_ctxgates.analysis.figures import new_figure, panels
 from fairseq_ctxgates.analysis.metrics import (
     SegmentScores,
     SentencesOfDocuments,
@@ -144,7 +144,7 @@ def comparison_figure(scores: Scores, title: str) -> Figure:
     """A panel for each metric, with a bar and its 95% interval for each system."""
     figure = new_figure(max(3.5, 0.8 + 0.8 * len(scores.names)) * len(scores.by_metric), 3.8)
     by_panel = {
-        metric: [Bar(system.score, system.interval) for system in systems]
+        metric: [Estimate(system.score, *system.interval) for system in systems]
         for metric, systems in scores.by_metric.items()
     }
     panels(figure, scores.names, by_panel, title)

@@ -27,7 +27,7 @@ from fairseq_ctxgates.analysis.analysis import Analysis
 from fairseq_ctxgates.analysis.bootstrap import RESAMPLES, Estimate, add_bootstrap_options, bootstrap_mean
 from fairseq_ctxgates.analysis.contrastive_scores import ENCODERS, ModelScores, score_examples
 from fairseq_ctxgates.analysis.contrastive_sets import Example, read_parallel, read_test_set
-from fairseq_ctxgates.analysis.figures import Bar, bars_with_intervals, legend_above, new_figure, tilt_labels
+from fairseq_ctxgates.analysis.figures import bars_with_intervals, legend_above, new_figure, tilt_labels
 from fairseq_ctxgates.analysis.inference import (
     Inference,
     add_batch_options,
@@ -116,10 +116,7 @@ def accuracy_figure(groups: Sequence[GroupAccuracy], names: Sequence[str]) -> Fi
     """The accuracy of each system in each group, with its interval, and the accuracy of guessing."""
     figure = new_figure(min(max(6.0, (0.22 * len(names) + 0.25) * len(groups) + 1.5), 20.0), 4.6)
     axes = figure.add_subplot()
-    series = {}
-    for index, name in enumerate(names):
-        estimates = [group.accuracies[index] for group in groups]
-        series[name] = [Bar(estimate.value, (estimate.low, estimate.high)) for estimate in estimates]
+    series = {name: [group.accuracies[index] for group in groups] for index, name in enumerate(names)}
     bars_with_intervals(axes, [f"{group.name} ({group.examples:,})" for group in groups], series)
     for position, group in enumerate(groups):
         label = "guessing" if position == 0 else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
-from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -72,7 +72,7 @@ class Candidates:
         encode_source, encode_target = (text_encoder(args, language) for language in inference.languages)
         self.lines: List[Tensor] = []
         self.rows: List[int] = []  # the line of each candidate's source
-        self.preceding_lengths: List[int] = []  # how many tokens of preceding translations are read before each
+        self.preceding_tokens: List[List[Tensor]] = []  # the preceding translations that may be read before each
         self.targets: Dict[int, Tensor] = {}  # by the line of their source
         self.preceding_targets: Dict[int, Tensor] = {}  # by the lines of the preceding sentences
         end = torch.tensor([task.source_dictionary.eos()])
@@ -89,11 +89,9 @@ class Candidates:
                 self.targets[self.rows[-1]] = _tokens(task.target_dictionary, encode_target(translation))
                 tokens = [_tokens(task.target_dictionary, encode_target(text)) for text in before]
                 self.preceding_targets.update(enumerate(tokens, start=first))
-                self.preceding_lengths.append(sum(map(len, tokens[-context_size:])))
+                self.preceding_tokens.append(tokens[-context_size:])
         self.dataset = task.build_dataset_for_inference(self.lines, [len(line) for line in self.lines])
         self.padding, self.eos = task.target_dictionary.pad(), task.target_dictionary.eos()
-        # In how many examples a wrong translation has the tokens of the right one: the words that differ are unknown.
-        self.ambiguous = sum(map(self._is_ambiguous, np.split(self.rows, _starts(examples))))
         self.unknown = {
             "source": _unknown_fraction([self.lines[row] for row in self.rows], task.source_dictionary),
             "target": _unknown_fraction([self.targets[row] for row in self.rows], task.target_dictionary),
@@ -104,12 +102,24 @@ class Candidates:
         self.reads_preceding = any(isinstance(stream, PrecedingStream) for stream in streams)
         concatenated = (stream for stream in streams if isinstance(stream, ConcatenatedSentences))
         self.concatenated = [stream for stream in concatenated if stream.options.concatenate_preceding_target]
+        by_example = np.split(np.arange(len(self.rows)), _starts(examples))
+        alike = [self._first_alike(candidates.tolist()) for candidates in by_example]
+        self.first_alike = [first for of_example in alike for first in of_example]
+        # In how many examples a wrong translation is the same to the model as the right one.
+        self.ambiguous = sum(right in wrong for right, *wrong in alike)
         self._check_context(inference, examples)
         self._check_lengths(inference, examples)
 
-    def _is_ambiguous(self, rows: np.ndarray) -> bool:
-        right, *wrong = (self.targets[row] for row in rows.tolist())
-        return any(torch.equal(right, tokens) for tokens in wrong)
+    def _first_alike(self, candidates: List[int]) -> List[int]:
+        """For each candidate of an example, the first one that is the same to the model: the words in which they differ
+        are unknown."""
+        first: Dict[Tuple[Tuple[int, ...], ...], int] = {}
+        return [first.setdefault(self._target_tokens(candidate), candidate) for candidate in candidates]
+
+    def _target_tokens(self, candidate: int) -> Tuple[Tuple[int, ...], ...]:
+        """What the model reads of a candidate's translations, the preceding ones before its own."""
+        preceding = self.preceding_tokens[candidate] if self.concatenated else []
+        return tuple(tuple(tokens.tolist()) for tokens in (*preceding, self.targets[self.rows[candidate]]))
 
     def _check_context(self, inference: Inference, examples: Sequence[Example]) -> None:
         for example in examples if self.concatenated else []:
@@ -140,7 +150,8 @@ class Candidates:
         """Batches with targets; ``batch["id"]`` has the lines of their sources."""
         order = np.lexsort((self.target_lengths, self.source_lengths))
         rows = np.array(self.rows)[order]
-        befores = np.array(self.preceding_lengths)[order] if self.concatenated else 0
+        lengths = np.array([sum(map(len, tokens)) for tokens in self.preceding_tokens])
+        befores = lengths[order] if self.concatenated else 0
         tokens = np.maximum(self.dataset.num_tokens_vec(rows), self.target_lengths[order] + befores)
         for batch_rows in data_utils.batch_by_size(
             rows,
@@ -198,5 +209,6 @@ def score_examples(inference: Inference, examples: List[Example], args: argparse
         batch = inference.to_device(batch)
         for row, log_probs in zip(batch["id"].tolist(), token_log_probs(inference, batch)):
             scores[row] = float(log_probs.mean() if args.normalize else log_probs.sum())
-    in_order = np.array([scores[row] for row in candidates.rows])
+    # What is the same to the model has the same score, which in another batch would be rounded in another way.
+    in_order = np.array([scores[candidates.rows[first]] for first in candidates.first_alike])
     return ModelScores(examples, np.split(in_order, _starts(examples)), candidates.ambiguous, candidates.unknown)

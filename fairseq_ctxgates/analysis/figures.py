@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import warnings
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Dict, Iterator, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterator, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from fairseq_ctxgates.analysis.bootstrap import Estimate  # whose module imports this one
 
 logger = logging.getLogger(__name__)
 
@@ -31,13 +33,6 @@ WIDE_FONTS = (
     *("WenQuanYi Micro Hei", "WenQuanYi Zen Hei", "Droid Sans Fallback", "IPAGothic", "Unifont"),
     *("PingFang SC", "Hiragino Sans", "Microsoft YaHei", "SimHei", "Arial Unicode MS"),
 )
-
-
-class Bar(NamedTuple):
-    """The height of a bar, and the ends of the confidence interval drawn over it; None for a missing value."""
-
-    height: Optional[float]
-    interval: Interval
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -109,23 +104,23 @@ def error_bar(height: float, interval: Interval) -> Tuple[float, float]:
     return max(height - low, 0.0), max(high - height, 0.0)
 
 
-def bars_with_intervals(axes: Axes, groups: Sequence[str], series: Mapping[str, Sequence[Bar]]) -> None:
+def bars_with_intervals(axes: Axes, groups: Sequence[str], series: Mapping[str, Sequence[Estimate]]) -> None:
     """:func:`bars`, each with its interval."""
-    heights = {name: [bar.height for bar in values] for name, values in series.items()}
-    intervals = {name: [bar.interval for bar in values] for name, values in series.items()}
+    heights = {name: [estimate.value for estimate in estimates] for name, estimates in series.items()}
+    intervals = {name: [(each.low, each.high) for each in estimates] for name, estimates in series.items()}
     bars(axes, groups, heights, intervals)
 
 
-def panels(figure: Figure, names: Sequence[str], scores: Mapping[str, Sequence[Bar]], title: str) -> None:
+def panels(figure: Figure, names: Sequence[str], scores: Mapping[str, Sequence[Estimate]], title: str) -> None:
     """Fill a figure with a panel for each kind of score, since their scales differ. A panel has a bar for each system.
 
     Args:
         names: the names of the systems
-        scores: a bar for each system, by the name of the panel
+        scores: the score of each system, by the name of the panel
         title: above all panels
     """
-    for axes, (panel, values) in zip(figure.subplots(1, len(scores), squeeze=False)[0], scores.items()):
-        bars_with_intervals(axes, [panel], {name: [bar] for name, bar in zip(names, values)})
+    for axes, (panel, estimates) in zip(figure.subplots(1, len(scores), squeeze=False)[0], scores.items()):
+        bars_with_intervals(axes, [panel], {name: [estimate] for name, estimate in zip(names, estimates)})
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncol=3, frameon=False, fontsize=9)
     figure.suptitle(title, fontsize=10)
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fairseq_ctxgates.analysis.analysis import Analysis
 from fairseq_ctxgates.analysis.bootstrap import Estimate, add_bootstrap_options, bootstrap, ratio
-from fairseq_ctxgates.analysis.figures import Bar, new_figure, panels
+from fairseq_ctxgates.analysis.figures import new_figure, panels
 from fairseq_ctxgates.analysis.inference import (
     Inference,
     TranslationModel,
@@ -208,10 +208,8 @@ def tables(comparison: Comparison) -> List[Table]:
 def error_figure(comparison: Comparison, title: str) -> Figure:
     """A panel for each rate, with a bar and its interval for each system."""
     figure = new_figure(3.2 * len(RATES), 3.6)
-    by_panel = {}
-    for name in RATES:
-        rates = [comparison.rate(system, name).times(100) for system in range(len(comparison.names))]
-        by_panel[f"{name} (%)"] = [Bar(rate.value, (rate.low, rate.high)) for rate in rates]
+    systems = range(len(comparison.names))
+    by_panel = {f"{name} (%)": [comparison.rate(system, name).times(100) for system in systems] for name in RATES}
     panels(figure, comparison.names, by_panel, title)
     return figure
 

@@ -383,6 +383,18 @@ def test_translations_of_unknown_words_are_counted(
     assert report["unknown"] == {"plain": {"source": 0.0, "target": pytest.approx(4 / 12)}}
 
 
+def test_what_is_the_same_to_the_model_has_one_score(trained: Trained, tmp_path: Path) -> None:
+    """Also where the two translations are in batches of other sizes, which round in other ways."""
+    sources = [" ".join(["q1", "q2", "q3"][: 1 + number % 3]) for number in range(13)]
+    sides = {"source": sources, "reference": ["z1 his"] * 13, "contrastive": ["z1 her"] * 13}
+    options = [text for name, lines in sides.items() for text in (f"--{name}", write(tmp_path / name, lines))]
+    for size in (3, 5, 7):
+        table = tmp_path / f"{size}.csv"
+        contrastive(trained, ["plain"], *options, "--names", "plain", "--csv", table, "--batch-size", size)
+        rows = list(csv.DictReader(table.read_text(encoding="utf-8").splitlines()))
+        assert [row["plain: right translation"] == row["plain: best wrong one"] for row in rows] == [True] * 13
+
+
 def test_a_context_model_without_context_is_named(
     trained: Trained, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -12,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.files import atomic_write
 from runner import Console, Job, Record, Runner, Step, has_run, progress_of, read_record
 from tests.reliability.test_orphans import is_running, wait_until
 
@@ -225,6 +228,31 @@ def test_a_signal_stops_everything(tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         run_jobs(tmp_path, job)
     assert job.process is not None and job.process.poll() is not None
+
+
+def test_what_is_stopped_may_clean_up_first(tmp_path: Path) -> None:
+    """The shell ends at once, what it has started later; only then may the same command run again."""
+    cleans_up = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1.5), sys.exit())); "
+    program = f"{cleans_up} open('begun', 'w'); time.sleep(60)"
+    job = Job("model", [step(f'{sys.executable} -c "{program}; 1"; true')])
+    assert not Runner(tmp_path, Console(io.StringIO()), seconds=2.0).run([job])
+    assert (tmp_path / "begun").exists() and job.process is not None
+    with pytest.raises(ProcessLookupError):
+        os.killpg(job.process.pid, 0)
+
+
+def test_a_full_disk_is_named_and_stops_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_full(path: Path, *_: Any, **__: Any) -> Any:
+        if begun.exists():
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return atomic_write(path, durable=False)
+
+    begun = tmp_path / "begun"
+    monkeypatch.setattr("runner.atomic_write", is_full)
+    jobs = [Job("short", [step("sleep 1; touch begun", "s.log")]), Job("long", [step("sleep 60", "l.log")])]
+    with pytest.raises(UserError, match="No space left on device"):
+        run_jobs(tmp_path, *jobs)
+    assert jobs[1].process is not None and jobs[1].process.poll() is not None
 
 
 def test_progress_of_a_training(tmp_path: Path) -> None:
