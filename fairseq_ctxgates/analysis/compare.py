@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 
 SACREBLEUS = ("BLEU", "chrF2", "d-BLEU", "d-chrF2")  # from 0 to 100
+FEW = 20  # resamples of fewer sentences or documents vary less than other texts of that size would
 
 
 @dataclass(frozen=True)
@@ -269,18 +270,19 @@ class ComparisonAnalysis(Analysis):
         scores = score_systems(systems, references, others, documents, args)
         table = scores.table()
         size = f"{len(references[0])} sentences"
-        resampled: Dict[str, object] = {"unit": "sentences", "number": len(references[0])}
+        unit, number = "sentences", len(references[0])
         if documents is not None:
-            resampled = {"unit": "documents", "number": len(np.unique(documents))}
-            size += f" in {resampled['number']} documents, which were resampled"
+            unit, number = "documents", len(np.unique(documents))
+            size += f" in {number} documents, which were resampled"
         title = f"{args.ref[0].name}, {size}, 95% intervals"
         return Result(
             tables=[table],
-            report={**scores.as_dict(), "resampled": resampled},
+            report={**scores.as_dict(), "resampled": {"unit": unit, "number": number}},
             csv=table,
             figure=lambda: comparison_figure(scores, title),
             footer=[
                 *([title] if documents is not None else []),
+                *([f"few {unit} ({number}): the intervals are too narrow, and p is too small"] if number < FEW else []),
                 *(f"{metric}: {signature}" for metric, signature in scores.signatures.items()),
             ],
         )

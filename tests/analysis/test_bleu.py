@@ -336,6 +336,7 @@ def test_compare_with_documents_and_segment_scores(tmp_path: Path, capsys: pytes
     assert second["BLEU"]["score"] == pytest.approx(100) == second["d-BLEU"]["score"]
     shown = capsys.readouterr().out
     assert "6 sentences in 3 documents, which were resampled" in shown
+    assert "few documents (3): the intervals are too narrow, and p is too small" in shown
     assert "COMET: mean of the segments' scores|seed:12345|bs:200" in shown
     assert "0.6000" in shown
 
