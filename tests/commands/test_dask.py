@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Iterator, Optional
 
+import psutil
 import pytest
 
 import fairseq_ctxgates
@@ -177,10 +178,23 @@ def test_relations_by_a_server_that_a_worker_starts(cluster, english, corenlp_ur
     cluster.python = sys.executable  # whose children are its own
     options = ["-s", "en", "-t", "de"]
     add_relations([str(english / "expected"), *options, "--corenlp-url", corenlp_url])
-    worker = cluster.add_worker()
+    worker = psutil.Process(cluster.add_worker().pid)
+    had_server = threading.Event()
+
+    def watch() -> None:
+        while worker.is_running() and not had_server.wait(0.1):
+            if has_server(worker):
+                had_server.set()
+
+    threading.Thread(target=watch, daemon=True).start()
     add_relations([str(english / "found"), *options, "--corenlp-memory", "2G", "--dask", cluster.address])
     assert contents(english / "found") == contents(english / "expected")
-    assert Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text() == ""
+    assert had_server.is_set() and not has_server(worker)
+
+
+def has_server(worker: psutil.Process) -> bool:
+    """Whether a worker has a CoreNLP server."""
+    return "java" in [child.name() for child in worker.children(recursive=True)]
 
 
 @pytest.mark.slow

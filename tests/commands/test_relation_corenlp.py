@@ -21,7 +21,7 @@ import requests
 import ctxgates
 from fairseq_ctxgates.commands import relations as command
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.relations.extraction import corenlp_server
+from fairseq_ctxgates.relations.extraction import corenlp_server, shards
 from fairseq_ctxgates.relations.extraction.build import build_extractor
 from fairseq_ctxgates.relations.extraction.extractor import RelationExtractor, relations_of_tokens
 from tests.helpers.corpus import binarize
@@ -160,7 +160,8 @@ def test_a_language_that_the_server_has_no_models_for(corenlp_url):
 @pytest.mark.slow
 def test_a_server_killed_in_the_middle_is_started_again(corenlp_url, monkeypatch):
     """``corenlp_url`` says that CoreNLP is there, and what is expected."""
-    sentences = [f"The farmer sells {number} apples .".split() for number in range(120)]
+    monkeypatch.setattr(RelationExtractor, "sentences_at_once", 5)
+    sentences = [f"The farmer sells {number} apples .".split() for number in range(12)]
     with build_extractor("corenlp-dependencies", "en", [corenlp_url]) as extractor:
         expected = extractor.extract(sentences)
     assert all(expected)
@@ -217,8 +218,9 @@ def passing_on(url: str, dropped: Container[int]) -> Iterator[str]:
             thread.join()
 
 
-def test_a_lost_server_that_comes_back_and_one_that_others_stand_in_for(corenlp_url, caplog):
-    sentences = [f"The farmer sells {number} apples .".split() for number in range(120)]
+def test_a_lost_server_that_comes_back_and_one_that_others_stand_in_for(corenlp_url, monkeypatch, caplog):
+    monkeypatch.setattr(RelationExtractor, "sentences_at_once", 5)
+    sentences = [f"The farmer sells {number} apples .".split() for number in range(12)]
     with build_extractor("corenlp-dependencies", "en", [corenlp_url]) as extractor:
         expected = extractor.extract(sentences)
     assert all(expected)
@@ -256,28 +258,31 @@ def test_a_server_that_does_not_start(corenlp_url):
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_goes_on_where_it_stopped(corenlp_url, tmp_path, capsys):
+def test_a_run_that_is_killed_goes_on_where_it_stopped(corenlp_url, tmp_path, monkeypatch, capsys):
     """Byte for byte the streams of a run that was not."""
-    pairs = [(f"The {name} farmer sells {number} apples .", "t") for number in range(300) for name in ("old", "new")]
-    data, whole = (binarize(tmp_path / name, {"train": pairs[:550], "valid": pairs[500:]}, "en", "de") for name in "ab")
+    monkeypatch.setattr(shards, "SHARD_SENTENCES", 50)
+    pairs = [(f"The {name} farmer sells {number} apples .", "t") for number in range(120) for name in ("old", "new")]
+    data, whole = (binarize(tmp_path / name, {"train": pairs[:220], "valid": pairs[200:]}, "en", "de") for name in "ab")
     options = ["-s", "en", "-t", "de", "--extractor", "corenlp-dependencies", "--corenlp-url", corenlp_url]
     command.main([str(whole), *options])
 
     root = Path(ctxgates.__file__).parent
     environment = {**os.environ, "PYTHONPATH": str(root)}
-    started = [sys.executable, str(root / "preprocess" / "relations.py"), str(data), *options]
+    smaller = "from fairseq_ctxgates.relations.extraction import shards; shards.SHARD_SENTENCES = 50"
+    program = f"{smaller}; from fairseq_ctxgates.commands.relations import main; main()"
+    started = [sys.executable, "-c", program, str(data), *options]
     with subprocess.Popen(started, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         while not list(data.glob(SHARDS)) and process.poll() is None:
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
     done = list(data.glob(SHARDS))
-    assert 0 < len(done) < 3
+    assert 0 < len(done) < 5
     assert not list(data.glob("train.relation.*"))
 
     capsys.readouterr()
     command.main([str(data), *options])
     assert not list(data.glob(".relation.*"))
-    assert f"| {250 * len(done)}/" in capsys.readouterr().err  # where the progress bar begins
+    assert f"| {50 * len(done)}/" in capsys.readouterr().err  # where the progress bar begins
     for split in ("train", "valid"):
         for extension in ("bin", "idx", "json"):
             name = f"{split}.relation.en-de.{extension}"

@@ -58,7 +58,9 @@ def test_compiled_models(arch: str, options: dict[str, Any]) -> None:
     backend = ExplainWithBackend("aot_eager")
     model.compile(backend=backend)
     loss, gradient = step(model, criterion, batch)
-    for reason in backend.output().break_reasons:
+    explained = backend.output()
+    assert explained.graph_count > 0 and explained.op_count > 0
+    for reason in explained.break_reasons:
         frame = reason.user_stack[-1]
         assert frame.filename.endswith(MAY_BREAK), f"{frame.filename}, line {frame.lineno}: {reason.reason}"
     assert loss == pytest.approx(expected_loss)

@@ -14,10 +14,10 @@ import requests
 
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations.extraction.build import build_extractor
-from fairseq_ctxgates.relations.extraction.corenlp import request_properties
-from fairseq_ctxgates.relations.extraction.corenlp_server import ExternalServer, ManagedServer
+from fairseq_ctxgates.relations.extraction.corenlp_server import SPLIT_ONLY, ExternalServer, ManagedServer
 
 CONTEXTS = ["/", "/tokensregex?pattern=a", "/semgrex?pattern=a", "/tregex?pattern=a", "/scenegraph", "/shutdown?key=a"]
+NO_MODELS = {**SPLIT_ONLY, "pipelineLanguage": "english"}  # so that a server starts quickly
 SENTENCE = "The old farmer sells fresh apples ."
 
 
@@ -106,7 +106,7 @@ def test_its_files_are_private(corenlp_server: ManagedServer) -> None:
 @pytest.mark.slow
 def test_its_files_are_gone_after(corenlp_server: ManagedServer) -> None:
     """``corenlp_server`` says that CoreNLP is there, and that two servers at once have passwords of their own."""
-    server = ManagedServer(request_properties("corenlp-dependencies", "en"), timeout=60, memory="2G")
+    server = ManagedServer(NO_MODELS, timeout=60, memory="2G")
     try:
         server.start()
         folder = private_folder(server)
@@ -130,7 +130,7 @@ def test_its_files_are_gone_after(corenlp_server: ManagedServer) -> None:
 @pytest.mark.slow
 def test_it_outlives_the_thread_that_first_asks(corenlp_server: ManagedServer) -> None:
     """As a thread of a web server does, which may end with its request."""
-    server = ManagedServer(request_properties("corenlp-dependencies", "en"), timeout=60, memory="2G")
+    server = ManagedServer(NO_MODELS, timeout=60, memory="2G")
     try:
         thread = threading.Thread(target=server.start)
         thread.start()

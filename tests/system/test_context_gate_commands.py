@@ -133,8 +133,9 @@ def test_resumed_run_equals_uninterrupted(trained: Trained, tmp_path: Path) -> N
 
 def test_checkpoint_activations(trained: Trained, tmp_path: Path) -> None:
     arguments = ("--checkpoint-activations", "--share-all-embeddings", "--max-epoch", 1)
-    log = train(trained.data, tmp_path, *GATED, *arguments)
-    for found, expected in zip(logged(log), logged(trained.logs["gated"])):
+    entries = logged(train(trained.data, tmp_path, *GATED, *arguments))
+    assert len(entries) == 3
+    for found, expected in zip(entries, logged(trained.logs["gated"])):
         assert {meter: found[meter] for meter in ("loss", "gnorm", *METERS)} == {
             meter: expected[meter] for meter in ("loss", "gnorm", *METERS)
         }

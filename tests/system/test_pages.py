@@ -62,7 +62,11 @@ def test_documents(tmp_path: Path, warm_commands: WarmPython) -> None:
 
 @pytest.mark.slow
 def test_relations(tmp_path: Path, corenlp_url: str, warm_commands: WarmPython) -> None:
-    smaller = {"--arch fra_transformer ": "--arch fra_transformer_tiny ", "--max-epoch 30": "--max-epoch 2"}
+    smaller = {
+        "--arch fra_transformer ": "--arch fra_transformer_tiny ",
+        "--max-epoch 30": "--max-epoch 2",
+        "--dump tuples.jsonl": f"--dump tuples.jsonl --corenlp-url {corenlp_url}",
+    }
     sentences = ("the old farmer sells apples .", "a dog chases the cat .", "two children play in the park .")
     text = {split: [(sentences[row % 3], target) for row, (_, target) in enumerate(SPLITS[split])] for split in SPLITS}
     binarize(tmp_path / "data-bin" / "X", text, "en", "de", joined=True)

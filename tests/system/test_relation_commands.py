@@ -328,9 +328,12 @@ def test_interactive_without_an_extractor_has_no_relations(trained: Trained, tmp
         ((*FRA, "--relation-mask", "tuple"), "invalid choice: 'tuple'"),
         (
             ("--arch", "context_transformer_tiny", *SMOOTHED, "--relation-mask-operation", "multiply"),
-            "--relation-fusion",
+            "--relation-mask-operation multiply would do nothing: it needs --relation-fusion",
         ),
-        (("--arch", "isg_transformer_tiny", *SMOOTHED, "--separate-relation-attention"), "--relation-fusion"),
+        (
+            ("--arch", "isg_transformer_tiny", *SMOOTHED, "--separate-relation-attention"),
+            "--separate-relation-attention True would do nothing: it needs --relation-fusion",
+        ),
         ((*FRA, "--task", "translation"), "--task context_translation|unrecognized arguments: --load-relations"),
         (("--arch", "fra_transformer_tiny", *SMOOTHED, "--task", "translation"), "--task context_translation"),
     ],
