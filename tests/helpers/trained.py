@@ -24,7 +24,11 @@ class Trained:
 
     def translations(self, model: str) -> Dict[int, Hypothesis]:
         """What fairseq-generate makes of the test split without further options. It is run once."""
-        return _translations(self.data, self[model])
+        return _generate(self.data, self[model])
+
+    def scores(self, model: str) -> Dict[int, Hypothesis]:
+        """The scores that fairseq-generate gives the references of the test split. It is run once."""
+        return _generate(self.data, self[model], "--score-reference")
 
     def ensemble(self, *models: str) -> str:
         """``--path`` of an ensemble of these models."""
@@ -32,8 +36,8 @@ class Trained:
 
 
 @lru_cache(maxsize=None)
-def _translations(data: Path, checkpoint: Path) -> Dict[int, Hypothesis]:
-    return generate(data, checkpoint)
+def _generate(data: Path, checkpoint: Path, *options: str) -> Dict[int, Hypothesis]:
+    return generate(data, checkpoint, *options)
 
 
 def train_models(data: Path, folder: Path, models: Mapping[str, Sequence[Any]], *common: Any) -> Trained:

@@ -266,11 +266,9 @@ def test_print_alignment(trained: Trained, unlabelled: Path, translations: Dict[
 
 @pytest.mark.parametrize("order", ["gated first", "plain first"])
 def test_ensemble_of_gated_and_plain(trained: Trained, unlabelled: Path, order: str) -> None:
-    paths = [str(trained["gated"]), str(trained["plain"])]
-    if order == "plain first":
-        paths.reverse()
-    found = generate(unlabelled, ":".join(paths), "--score-reference")
-    check_ensemble_scores(found, [generate(unlabelled, path, "--score-reference") for path in paths])
+    models = ("gated", "plain") if order == "gated first" else ("plain", "gated")
+    found = generate(unlabelled, trained.ensemble(*models), "--score-reference")
+    check_ensemble_scores(found, [trained.scores(model) for model in models])
 
 
 def test_average_of_checkpoints_translates(trained: Trained, unlabelled: Path, tmp_path: Path) -> None:

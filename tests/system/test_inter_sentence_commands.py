@@ -155,7 +155,7 @@ def test_closed_after_a_warm_start_is_the_baseline(trained: Trained, tmp_path: P
 
 def test_score_reference(trained: Trained) -> None:
     """The scores are those that the model gives each sentence alone, with its preceding sentence."""
-    found = generate(trained.data, trained["isg"], "--score-reference")
+    found = trained.scores("isg")
     (model,), _, task = checkpoint_utils.load_model_ensemble_and_task(
         [str(trained["isg"])], {"data": str(trained.data)}
     )

@@ -199,7 +199,7 @@ def test_what_is_printed_is_of_the_sentence_alone(trained: Trained) -> None:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_references_are_scored_after_the_references_before(trained: Trained, model: str) -> None:
-    found = generate(trained.data, trained[model], "--score-reference")
+    found = trained.scores(model)
     loaded, task = load(trained[model])
     split = Split(trained.data, "test", "de", "en")
     sources, targets = (list(split.load_language(lang)) for lang in ("de", "en"))
@@ -253,10 +253,10 @@ def test_the_same_numbers_given_and_not(trained: Trained, tmp_path: Path) -> Non
 def test_ensemble(trained: Trained) -> None:
     one, two = trained["two on rnnsearch"], trained["two of stock"]
     found = generate(trained.data, f"{one}:{two}", "--score-reference")
-    check_ensemble_scores(found, [generate(trained.data, path, "--score-reference") for path in (one, two)])
+    check_ensemble_scores(found, [trained.scores("two on rnnsearch"), trained.scores("two of stock")])
     together = generate(trained.data, f"{one}:{two}")
     check_batches_change_nothing(trained.data, f"{one}:{two}", ("--batch-size", "1"), together)  # type: ignore[arg-type]
-    assert len(differ(together, generate(trained.data, one))) > 5
+    assert len(differ(together, trained.translations("two on rnnsearch"))) > 5
 
 
 def test_the_hub_translates_a_list_as_a_document(trained: Trained) -> None:
@@ -300,7 +300,7 @@ def test_contrastive_scores_are_those_of_the_references(trained: Trained, model:
     )
     with open(tmp_path / "scores.csv", encoding="utf-8") as stream:
         found = [float(row[f"{model}: right translation"]) for row in csv.DictReader(stream)]
-    expected = generate(trained.data, trained[model], "--score-reference")
+    expected = trained.scores(model)
     assert found == pytest.approx([expected[row].score * math.log(2) for row in range(20)], abs=1e-3)
     del files["preceding-target"]
     with pytest.raises(
@@ -345,7 +345,7 @@ def test_translations_continue_those_of_their_own_document(trained: Trained, tmp
     with pytest.raises(UserError, match="--preceding-context shifted: a model that reads the preceding translations"):
         generate(trained.data, trained["target"], *shifted)
     scored = generate(trained.data, trained["target"], *shifted, "--score-reference")
-    assert 10 < len(differ(scored, generate(trained.data, trained["target"], "--score-reference"))) <= 17
+    assert 10 < len(differ(scored, trained.scores("target"))) <= 17
     found = generate(trained.data, trained["target"], *shifted, "--preceding-references")
     assert differ(found, generate(trained.data, trained["target"], "--preceding-references"))
 

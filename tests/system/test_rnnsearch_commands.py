@@ -73,7 +73,7 @@ def test_interactive_follows_the_document(trained: Trained, tmp_path: Path) -> N
 @pytest.mark.parametrize("ablation", ["null", "closed", "random"])
 def test_ablations(trained: Trained, ablation: str) -> None:
     """The ablation null changes no sentence that is its document's first."""
-    full = generate(trained.data, trained["isg"], "--score-reference")
+    full = trained.scores("isg")
     override = ("--model-overrides", f"{{'inter_sentence_ablation': '{ablation}'}}")
     found = generate(trained.data, trained["isg"], "--score-reference", *override)
     changed = differ(found, full)
@@ -101,7 +101,7 @@ def test_warm_start(trained: Trained, tmp_path: Path) -> None:
 def test_ensemble_with_another_model(trained: Trained) -> None:
     models = ("plain", "isg", "gated")
     found = generate(trained.data, trained.ensemble(*models), "--score-reference")
-    check_ensemble_scores(found, [generate(trained.data, trained[name], "--score-reference") for name in models])
+    check_ensemble_scores(found, [trained.scores(name) for name in models])
 
 
 @pytest.mark.parametrize("arch", ["rnnsearch", "ctxgate_rnnsearch", "isg_rnnsearch", "car_rnnsearch"])

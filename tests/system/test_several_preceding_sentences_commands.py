@@ -211,7 +211,7 @@ def test_contrastive_scores_are_those_of_the_documents(trained: Trained, model: 
     analyze("contrastive", trained, model, tmp_path, *files, "--normalize", "--names", "x")
     with open(tmp_path / "scores.csv", encoding="utf-8") as stream:
         found = [float(row["x: right translation"]) for row in csv.DictReader(stream)]
-    expected = generate(trained.data, trained[model], "--score-reference")
+    expected = trained.scores(model)
     assert found == pytest.approx([expected[row].score * math.log(2) for row in range(20)], abs=1e-3)
 
 
