@@ -49,6 +49,8 @@ class PrecedingSentences(PrecedingStream):
     def check_models(
         cls, options: PrecedingSentencesConfig, task_options: TaskOptions, required: AbstractSet[str]
     ) -> None:
+        """Raise UserError if ``--load-preceding-sentences`` is given to models without a gate for them, or as for
+        :class:`PrecedingStream`."""
         super().check_models(options, task_options, required)
         if options.load_preceding_sentences and cls.name not in required:
             if options.concatenate_preceding is not None:

@@ -79,6 +79,7 @@ def test_every_page_has_commands() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS, ids=str)
 def test_every_option_is_known(command: Command) -> None:
+    """An unknown one would end the parser with an error."""
     parse(command.words)
 
 
