@@ -121,8 +121,8 @@ class Mechanism(Generic[Options]):
             has the value None for the top layer; a mechanism without such an option has parts in all layers
         layers: the numbers of the decoder layers with its parts, from 1 at the bottom, in ascending order
         initial_options: the options that only decide initial values of parameters; a trained model does not read them
-        computing_options: the options that decide what a trained model computes from its parameters, although their
-            names and shapes may stay the same; a warm start from a model with this mechanism keeps them
+        kept_options: the options that a warm start from a model with this mechanism must keep: they decide what is
+            computed from its parameters, although these may have the same names and shapes with other values
         architectures: the architectures that it adds, by backbone and by name: for each, the defaults that differ
         streams: every side stream that it may read; their options belong to the task
 
@@ -140,7 +140,7 @@ class Mechanism(Generic[Options]):
     switch: ClassVar[str]
     layers_option: ClassVar[Optional[str]] = None
     initial_options: ClassVar[Tuple[str, ...]] = ()
-    computing_options: ClassVar[Tuple[str, ...]] = ()
+    kept_options: ClassVar[Tuple[str, ...]] = ()
     architectures: ClassVar[Mapping[str, Mapping[str, Defaults]]] = {}
     streams: ClassVar[Tuple[Type[SideStream], ...]] = ()
 
@@ -163,10 +163,10 @@ class Mechanism(Generic[Options]):
         return getattr(options, cls.switch, None) not in (False, None, "none")
 
     @classmethod
-    def computing_values(cls, options: object) -> Dict[str, str]:
-        """The :attr:`computing_options` of a model, as text, by name, with defaults that follow from other options
+    def kept_values(cls, options: object) -> Dict[str, str]:
+        """The :attr:`kept_options` of a model, as text, by name, with defaults that follow from other options
         filled in. The options are attributes; those of old checkpoints may lack some."""
-        return {name: str(getattr(options, name)) for name in cls.computing_options if hasattr(options, name)}
+        return {name: str(getattr(options, name)) for name in cls.kept_options if hasattr(options, name)}
 
     @property
     def names_layers(self) -> bool:

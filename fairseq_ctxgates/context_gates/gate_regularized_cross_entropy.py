@@ -71,14 +71,15 @@ def gate_hinge(gate: Tensor, labels: Tensor, reduction: str = "hinge-of-mean") -
     Raises:
         ValueError: the reduction has another name.
     """
-    # With the sign 1 - 2 z*, and 0 without a label, both terms are max(sign (z - 0.5), 0).
-    excess = gate_signs(labels).t().unsqueeze(-1) * (gate.float() - 0.5)
+    z = gate.float()
     if reduction == "hinge-of-mean":
-        hinge = torch.relu(excess.mean(dim=-1))
-    elif reduction == "mean":
-        hinge = torch.relu(excess).mean(dim=-1)
-    elif reduction == "sum":
-        hinge = torch.relu(excess).sum(dim=-1)
+        z = z.mean(dim=-1, keepdim=True)
+    # With the sign 1 - 2 z*, and 0 without a label, both terms are max(sign (z - 0.5), 0).
+    hinges = torch.relu(gate_signs(labels).t().unsqueeze(-1) * (z - 0.5))
+    if reduction == "sum":
+        hinge = hinges.sum(dim=-1)
+    elif reduction in ("hinge-of-mean", "mean"):
+        hinge = hinges.mean(dim=-1)
     else:
         raise ValueError(f"unknown reduction {reduction!r}")
     return hinge.transpose(-1, -2)

@@ -76,11 +76,8 @@ def gate_sums(gates: List[Tensor], is_token: Tensor, labels: Optional[Tensor] = 
     of_tokens = z * is_token.t().unsqueeze(-1)
     total, square_total = of_tokens.sum(), of_tokens.square_().sum()
     count = is_token.sum() * (layers * dim)
-    if labels is None:
-        # Tensors too: fairseq adds up the logs of several processes key by key, and other processes may have labels.
-        none = torch.zeros_like(count)
-        return GateSums(total, square_total, count, none, none, none, none)
-    signs = gate_signs(labels).t()
+    # Tensors without labels, too: fairseq adds up the logs of several processes, some of which may have labels.
+    signs = z.new_zeros(is_token.t().shape) if labels is None else gate_signs(labels).t()
     labelled = signs.abs().sum()
     return GateSums(
         gate_sum=total,

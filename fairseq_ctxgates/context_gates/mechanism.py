@@ -48,7 +48,7 @@ class ContextGates(Mechanism[Union[ContextGateConfig, RecurrentContextGateConfig
     name = "context_gates"
     configs = {TRANSFORMER: ContextGateConfig, RNNSEARCH: RecurrentContextGateConfig}
     switch = "context_gate"
-    computing_options = ("context_gate",)
+    kept_options = ("context_gate",)
     architectures = {
         TRANSFORMER: {"rcg_transformer": {"context_gate": "interpolate"}},
         RNNSEARCH: {"ctxgate_rnnsearch": {"context_gate": "both"}},

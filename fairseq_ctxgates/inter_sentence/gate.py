@@ -23,12 +23,12 @@ class InterSentenceGate(nn.Module):
 
         z = σ(U q + C_b c_b + C_a c_a + b),   c = C_1 c_a ⊙ z + C_2 c_b ⊙ (1 - z)
 
-    where q is the decoder's state: in a Transformer layer, the target context as attention reads it (normalized in a
-    pre-norm layer); in RNNSearch, [s_{t-1}; y_{t-1}]. C_2 starts as the identity, so that with z = 0 the gate gives the
-    sentence's own context.
+    where q is the decoder's state. In a Transformer layer it is the target context as attention reads it (normalized in
+    a pre-norm layer). In RNNSearch it is s_{t-1}; :class:`RecurrentPrecedingContext` adds W y_{t-1} to U q. C_2 starts
+    as the identity, so that with z = 0 the gate gives the sentence's own context.
 
     Args:
-        state_dim: width of q; in RNNSearch of s_{t-1} alone
+        state_dim: width of q
         context_dim: width of c_a, c_b, z and c
         closed: z = 0, whatever is learned (an ablation)
         initial_bias: the initial value of b
@@ -176,16 +176,20 @@ class RecurrentPrecedingContext(RecurrentSourcePart):
         memory: Optional[AttentionMemory],
     ) -> Tuple[Tensor, Returned]:
         """See :meth:`RecurrentSourcePart.forward`."""
-        assert step_input is not None and memory is not None  # from step_inputs and read
-        weights = self.attention(query, memory)
-        context, z = self.mix(previous, step_input, source, weighted_sum(weights, memory.values))
-        return context, {GATES: z, ATTENTION: weights}
-
-    def mix(self, previous: Tensor, word_term: Tensor, source: Tensor, preceding: Tensor) -> Tuple[Tensor, Tensor]:
-        """The new context and z_t, (rows, context dim) each, from s_{t-1}, from W y_{t-1}, from the
-        :meth:`context_terms` of c_b and from the :meth:`preceding_terms` of c_a."""
+        assert step_input is not None  # from step_inputs
+        word_term, preceding, weights = self.preceding_context(query, step_input, memory)
         state_term = self.gate.from_state(previous) + word_term
-        return self.gate.mix(state_term, source.chunk(2, dim=-1), preceding.chunk(2, dim=-1))
+        context, z = self.gate.mix(state_term, source.chunk(2, dim=-1), preceding.chunk(2, dim=-1))
+        return context, {GATES: z} if weights is None else {GATES: z, ATTENTION: weights}
+
+    def preceding_context(
+        self, query: Tensor, step_input: Tensor, memory: Optional[AttentionMemory]
+    ) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
+        """W y_{t-1}, (rows, context dim); the :meth:`preceding_terms` of c_a, (rows, 2 · context dim); and the weights
+        of attention, (rows, preceding length)."""
+        assert memory is not None  # from read
+        weights = self.attention(query, memory)
+        return step_input, weighted_sum(weights, memory.values), weights
 
 
 class RecurrentRandomContext(RecurrentPrecedingContext):
@@ -204,20 +208,11 @@ class RecurrentRandomContext(RecurrentPrecedingContext):
         contexts = random_context(keys, 1, steps, self.gate.sentence_proj.in_features).to(words)
         return torch.cat([self.from_word(words), self.preceding_terms(contexts)], dim=-1)
 
-    def forward(
-        self,
-        previous: Tensor,
-        query: Tensor,
-        source: Tensor,
-        step_input: Optional[Tensor],
-        memory: Optional[AttentionMemory],
-    ) -> Tuple[Tensor, Returned]:
-        """See :meth:`RecurrentSourcePart.forward`; there are no weights of attention."""
-        assert step_input is not None  # from step_inputs
+    def preceding_context(self, query: Tensor, step_input: Tensor, memory: object) -> Tuple[Tensor, Tensor, None]:
+        """See :meth:`RecurrentPrecedingContext.preceding_context`; there are no weights."""
         width = step_input.size(-1) // 3
         word_term, preceding = step_input.split([width, 2 * width], dim=-1)
-        context, z = self.mix(previous, word_term, source, preceding)
-        return context, {GATES: z}
+        return word_term, preceding, None
 
 
 def step_numbers(first: int, x: Tensor) -> Tensor:

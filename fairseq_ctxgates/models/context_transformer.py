@@ -37,7 +37,7 @@ from fairseq_ctxgates.models.mechanism_parts import (
     single_part,
 )
 from fairseq_ctxgates.models.presets import register_presets
-from fairseq_ctxgates.models.transformer_config import ContextTransformerConfig, LayersConfig, transformer_config
+from fairseq_ctxgates.models.transformer_config import ContextTransformerConfig, NestedConfig, transformer_config
 from fairseq_ctxgates.modules.attention import IncrementalState, run_projection_modules
 from fairseq_ctxgates.modules.beams import sentences_of_beams
 from fairseq_ctxgates.modules.dropout import replace_dropout
@@ -56,7 +56,7 @@ SHARED = frozenset({"encoder_embedding", "encoder_states"})
 class ContextEncoderLayer(EncoderLayer):
     """fairseq's Transformer encoder layer, whose self-attention may be of a class that a mechanism asks for."""
 
-    def build_self_attention(self, embed_dim: int, cfg: LayersConfig) -> MultiheadAttention:
+    def build_self_attention(self, embed_dim: int, cfg: NestedConfig) -> MultiheadAttention:
         """Attention of width ``embed_dim``, with the heads and dropout of the configuration."""
         attention = single_part([one.encoder_attention() for one in cfg.mechanisms], default=MultiheadAttention)
         return attention(
@@ -73,7 +73,7 @@ class ContextTransformerEncoder(TransformerEncoderBase):
     """fairseq's Transformer encoder, the same for all versions of fairseq, over embeddings that mechanisms may change.
     It also encodes what the mechanisms ask for: the source under further masks, and further sentences."""
 
-    def __init__(self, cfg: LayersConfig, dictionary: Dictionary, embed_tokens: nn.Embedding) -> None:
+    def __init__(self, cfg: NestedConfig, dictionary: Dictionary, embed_tokens: nn.Embedding) -> None:
         super().__init__(cfg, dictionary, embed_tokens)
         self.mechanisms: Sequence[Mechanism] = cfg.mechanisms
         self.attention_heads = cfg.encoder.attention_heads
@@ -81,7 +81,7 @@ class ContextTransformerEncoder(TransformerEncoderBase):
         self.embedding_parts = embedding_parts(cfg.mechanisms, "encoder", embed_tokens, dictionary, self.embed_scale)
         self.encoding_parts = encoding_parts(cfg.mechanisms, cfg.encoder.embed_dim)
 
-    def build_encoder_layer(self, cfg: LayersConfig) -> nn.Module:
+    def build_encoder_layer(self, cfg: NestedConfig) -> nn.Module:
         return _wrap_layer(ContextEncoderLayer(cfg), cfg)
 
     def forward_embedding(self, src_tokens: Tensor, token_embedding: Optional[Tensor] = None) -> Tuple[Tensor, Tensor]:
@@ -98,7 +98,8 @@ class ContextTransformerEncoder(TransformerEncoderBase):
         token_embeddings: Optional[Tensor] = None,
         **inputs: Tensor,
     ) -> EncoderOut:
-        """As fairseq's; ``inputs`` are what side streams added to the batch.
+        """As fairseq's, except that no mechanism changes ``token_embeddings`` that are given; ``inputs`` are what side
+        streams added to the batch.
 
         The result also has what mechanisms added: for each mask under which the source was encoded, ``<name>_out``,
         (source length, batch, embed dim); for further sentences, ``<name>_out``, (their length, batch, embed dim), and
@@ -106,7 +107,7 @@ class ContextTransformerEncoder(TransformerEncoderBase):
         encoder_input = EncoderInput(src_tokens, inputs, self.dictionary)
         masks, sentences, tensors = encoder_additions(self.mechanisms, encoder_input, TRANSFORMER_ENCODER_OUT)
         batches = [tokens for further in sentences.values() for tokens in further.batches(self.padding_idx)]
-        if batches and self.layers_run_once and token_embeddings is None:
+        if batches and self.training and self.layers_run_once and token_embeddings is None:
             encoder_out, encoded = self.encode_as_one_batch(src_tokens, batches, masks, return_all_hiddens)
         else:
             is_padded, *are_padded = self.are_padded([src_tokens, *batches])
@@ -265,7 +266,7 @@ class ContextTransformerDecoder(ContextDecoder, TransformerDecoderBase):
     """fairseq's Transformer decoder over :class:`ContextDecoderLayer` and embeddings that mechanisms may change. It has
     its own short loop over the layers, because fairseq's loop discards what parts return."""
 
-    def __init__(self, cfg: LayersConfig, dictionary: Dictionary, embed_tokens: nn.Embedding) -> None:
+    def __init__(self, cfg: NestedConfig, dictionary: Dictionary, embed_tokens: nn.Embedding) -> None:
         super().__init__(cfg, dictionary, embed_tokens)
         self.embedding_parts = embedding_parts(cfg.mechanisms, "decoder", embed_tokens, dictionary, self.embed_scale)
         # The layer whose attention is returned, from 0, and the number of its heads that are averaged (None: all).
@@ -282,7 +283,7 @@ class ContextTransformerDecoder(ContextDecoder, TransformerDecoderBase):
                 f"({chosen}; by default some mechanisms are in the top layer): choose all, or keep all"
             )
 
-    def build_decoder_layer(self, cfg: LayersConfig, no_encoder_attn: bool = False) -> nn.Module:
+    def build_decoder_layer(self, cfg: NestedConfig, no_encoder_attn: bool = False) -> nn.Module:
         # TransformerDecoderBase builds its layers in order, so the attribute counts them.
         self._layers_built = getattr(self, "_layers_built", 0) + 1
         return _wrap_layer(ContextDecoderLayer(cfg, number=self._layers_built), cfg)
@@ -353,22 +354,22 @@ class ContextTransformerDecoder(ContextDecoder, TransformerDecoderBase):
         """
         (padding_mask,) = encoder_out["encoder_padding_mask"]
         arguments.update(added_tensors(encoder_out, TRANSFORMER_ENCODER_OUT), returns=returns)
-        results = LayerResults([x], None, {name: {} for name in returns})
+        inner_states, attention = [x], None
+        returned: Dict[str, Dict[int, Tensor]] = {name: {} for name in returns}
         for layer in self.layers:
-            x, attention, *returned = layer(
+            x, weights, *tensors = layer(
                 x,
                 encoder_out["encoder_out"][0],
                 padding_mask,
                 need_attn=layer.number == attention_layer,
                 **arguments,
             )
-            results.inner_states.append(x)
-            if attention is not None:
-                results = results._replace(attention=attention)
-            for name, tensor in zip(layer.returnable, returned):
+            inner_states.append(x)
+            attention = attention if weights is None else weights
+            for name, tensor in zip(layer.returnable, tensors):
                 if tensor is not None:
-                    results.returned[name][layer.number] = tensor
-        return results
+                    returned[name][layer.number] = tensor
+        return LayerResults(inner_states, attention, returned)
 
     def features(self, x: Tensor) -> Tensor:
         """The features, (batch, target length, output dim), from the uppermost layer's output."""
@@ -408,7 +409,7 @@ class ContextTransformerModel(ContextModel, TransformerModelBase):
     Config = ContextTransformerConfig
 
     def __init__(
-        self, cfg: LayersConfig, encoder: ContextTransformerEncoder, decoder: ContextTransformerDecoder
+        self, cfg: NestedConfig, encoder: ContextTransformerEncoder, decoder: ContextTransformerDecoder
     ) -> None:
         super().__init__(cfg, encoder, decoder)
         self.mechanisms, self.unread_options = cfg.mechanisms, cfg.unread_options
@@ -430,18 +431,18 @@ class ContextTransformerModel(ContextModel, TransformerModelBase):
 
     @classmethod
     def build_encoder(
-        cls, cfg: LayersConfig, src_dict: Dictionary, embed_tokens: nn.Embedding
+        cls, cfg: NestedConfig, src_dict: Dictionary, embed_tokens: nn.Embedding
     ) -> ContextTransformerEncoder:
         return ContextTransformerEncoder(cfg, src_dict, embed_tokens)
 
     @classmethod
     def build_decoder(
-        cls, cfg: LayersConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding
+        cls, cfg: NestedConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding
     ) -> ContextTransformerDecoder:
         return ContextTransformerDecoder(cfg, tgt_dict, embed_tokens)
 
 
-def use_onednn(model: ContextTransformerModel, config: LayersConfig) -> None:
+def use_onednn(model: ContextTransformerModel, config: NestedConfig) -> None:
     """Let a CPU compute large products by oneDNN if that is faster, and keep their quantization noise."""
     noise = config.quant_noise
     if not noise.scalar:  # fairseq adds it to linear layers of torch's own class
@@ -454,7 +455,7 @@ def use_onednn(model: ContextTransformerModel, config: LayersConfig) -> None:
             run_projection_modules(model.encoder)
 
 
-def _wrap_layer(layer: nn.Module, cfg: LayersConfig) -> nn.Module:
+def _wrap_layer(layer: nn.Module, cfg: NestedConfig) -> nn.Module:
     """What fairseq does to each layer it builds: activation checkpointing, and wrapping for fully sharded training."""
     if cfg.checkpoint_activations:
         layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
@@ -462,12 +463,15 @@ def _wrap_layer(layer: nn.Module, cfg: LayersConfig) -> nn.Module:
 
 
 def _size(embed_dim: int, ffn_embed_dim: int, heads: int, layers: int, **others: object) -> Defaults:
-    both = {
-        f"{coder}_{name}": value
-        for coder in ("encoder", "decoder")
-        for name, value in (("attention_heads", heads), ("layers", layers))
+    return {
+        "encoder_embed_dim": embed_dim,
+        "encoder_ffn_embed_dim": ffn_embed_dim,
+        "encoder_attention_heads": heads,
+        "decoder_attention_heads": heads,
+        "encoder_layers": layers,
+        "decoder_layers": layers,
+        **others,
     }
-    return {"encoder_embed_dim": embed_dim, "encoder_ffn_embed_dim": ffn_embed_dim, **both, **others}
 
 
 # The sizes of fairseq's transformer, transformer_tiny, transformer_iwslt_de_en and transformer_vaswani_wmt_en_de_big.

@@ -10,7 +10,7 @@ from torch import Tensor
 from fairseq_ctxgates.compat import TransformerDecoderLayerBase
 from fairseq_ctxgates.mechanism import Mechanism
 from fairseq_ctxgates.models.mechanism_parts import single_part
-from fairseq_ctxgates.models.transformer_config import LayersConfig
+from fairseq_ctxgates.models.transformer_config import NestedConfig
 from fairseq_ctxgates.modules.attention import EncodedSentence, IncrementalState, SentenceAttention, attend
 from fairseq_ctxgates.modules.norm_order import NormOrder, SublayerNorm
 from fairseq_ctxgates.modules.quantization_noise import add_quantization_noise
@@ -34,7 +34,7 @@ class ContextDecoderLayer(TransformerDecoderLayerBase):
         number: the layer's number, from 1 at the bottom
     """
 
-    def __init__(self, cfg: LayersConfig, number: int) -> None:
+    def __init__(self, cfg: NestedConfig, number: int) -> None:
         super().__init__(cfg)
         self.number = number
         self.norm_order = NormOrder(cfg.decoder_norm_order)
@@ -49,7 +49,7 @@ class ContextDecoderLayer(TransformerDecoderLayerBase):
         for part in every_part:
             add_quantization_noise(part, cfg.quant_noise.pq, cfg.quant_noise.pq_block_size)
 
-    def build_encoder_attention(self, embed_dim: int, cfg: LayersConfig) -> SentenceAttention:
+    def build_encoder_attention(self, embed_dim: int, cfg: NestedConfig) -> SentenceAttention:
         """As fairseq's, but of the class whose memory the beams of a sentence share."""
         return SentenceAttention(
             embed_dim,

@@ -419,6 +419,10 @@ class RNNSearchModel(ContextModel):
         if getattr(task.cfg, "left_pad_target", False):  # some tasks of fairseq have no such configuration
             raise UserError("--left-pad-target: RNNSearch's decoder would read the padding first: leave the option out")
         mechanisms, unread_options = build_mechanisms(all_mechanisms(), RNNSEARCH, cfg, num_layers=1)
+        for mechanism in mechanisms:
+            if mechanism.encoder_attention() is not None:
+                name = f"{type(mechanism).__name__}.encoder_attention"
+                raise UserError(f"{name}: RNNSearch's encoder has no attention: use a Transformer")
         source, target = task.source_dictionary, task.target_dictionary
         source_embeddings = _embeddings(source, cfg.encoder_embed_dim)
         if cfg.share_all_embeddings:

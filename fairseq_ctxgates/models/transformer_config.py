@@ -82,8 +82,8 @@ _OWN = (
 )
 
 
-class LayersConfig(TransformerConfig):
-    """fairseq's nested configuration, with three things that our layers need: the mechanisms that are on, the options
+class NestedConfig(TransformerConfig):
+    """fairseq's nested configuration, with three things that our model needs: the mechanisms that are on, the options
     that would do nothing (see :meth:`Mechanism.unread_options`), and the decoder's norm order."""
 
     mechanisms: Tuple[Mechanism, ...]
@@ -115,7 +115,7 @@ def stock_options(flat: FairseqDataclass) -> Dict[str, Any]:
     return {name: values[name] for name, _, _ in _flat_fields(TransformerConfig)}
 
 
-def transformer_config(flat: FairseqDataclass) -> LayersConfig:
+def transformer_config(flat: FairseqDataclass) -> NestedConfig:
     """The nested configuration from the flat one, derived defaults filled in. Enumerations are plain strings.
 
     Raises:
@@ -126,7 +126,7 @@ def transformer_config(flat: FairseqDataclass) -> LayersConfig:
     kept = values["decoder_layers_to_keep"]
     num_layers = len(kept.split(",")) if kept else values["decoder_layers"]
     mechanisms = build_mechanisms(all_mechanisms(), TRANSFORMER, Namespace(**values), num_layers)
-    cfg: LayersConfig = LayersConfig.from_namespace(Namespace(**values))
+    cfg: NestedConfig = NestedConfig.from_namespace(Namespace(**values))
     cfg.mechanisms, cfg.unread_options = mechanisms
     cfg.decoder_norm_order = norm_order
     return cfg

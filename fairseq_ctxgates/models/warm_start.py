@@ -37,7 +37,7 @@ class WarmStartConfig(FairseqDataclass):
 
 
 # The backbones' options that decide what a model computes from its parameters, but the shape of none.
-COMPUTING_OPTIONS = (
+KEPT_OPTIONS = (
     "encoder_attention_heads",
     "decoder_attention_heads",
     "activation_fn",
@@ -67,8 +67,8 @@ def warm_start(model: ContextModel, path: str, options: object) -> None:
         checkpoint = load_checkpoint(Path(path))
     except UserError as error:
         raise UserError(f"--warm-start {error}") from error
-    trained = computing_options(_trained_options(checkpoint), model.mechanisms)
-    _check_options(trained, computing_options(options, model.mechanisms), path)
+    trained = kept_options(_trained_options(checkpoint), model.mechanisms)
+    _check_options(trained, kept_options(options, model.mechanisms), path)
     state = checkpoint["model"]
     model.upgrade_state_dict(state)
     for entry in find_needs(state):  # the new model may be given another input
@@ -87,21 +87,21 @@ def warm_start(model: ContextModel, path: str, options: object) -> None:
     )
 
 
-def computing_options(options: object, mechanisms: Sequence[Mechanism]) -> Dict[str, str]:
-    """Those of :data:`COMPUTING_OPTIONS` that a model has, the norm order of a Transformer's decoder, and those of the
+def kept_options(options: object, mechanisms: Sequence[Mechanism]) -> Dict[str, str]:
+    """Those of :data:`KEPT_OPTIONS` that a model has, the norm order of a Transformer's decoder, and those of the
     mechanisms that it has, as text.
 
     Args:
         options: the model's, as attributes; those of old checkpoints lack some
         mechanisms: the model may have others
     """
-    values = {name: str(getattr(options, name)) for name in COMPUTING_OPTIONS if hasattr(options, name)}
+    values = {name: str(getattr(options, name)) for name in KEPT_OPTIONS if hasattr(options, name)}
     if hasattr(options, "decoder_normalize_before"):
         plain = NormOrder.PRE if options.decoder_normalize_before else NormOrder.POST
         values["decoder_norm_order"] = str(getattr(options, "decoder_norm_order", None) or plain.value)
     for mechanism in mechanisms:
         if mechanism.is_on_in(options):
-            values.update(mechanism.computing_values(options))
+            values.update(mechanism.kept_values(options))
     return values
 
 

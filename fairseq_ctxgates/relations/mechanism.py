@@ -69,18 +69,18 @@ class FactualRelations(Mechanism[RelationFusionConfig]):
     configs = {TRANSFORMER: RelationFusionConfig}
     switch = "relation_fusion"
     layers_option = "relation_layers"
-    computing_options = ("relation_fusion", "relation_lambda", MASK_OPERATION)
+    kept_options = ("relation_fusion", "relation_lambda", MASK_OPERATION)
     architectures = {TRANSFORMER: {"fra_transformer": {"relation_fusion": "transform"}}}
     streams = (Relations,)
 
     @classmethod
-    def computing_values(cls, options: object) -> Dict[str, str]:
-        """See :meth:`Mechanism.computing_values`; for linear fusion also the numbers of the layers with it.
+    def kept_values(cls, options: object) -> Dict[str, str]:
+        """See :meth:`Mechanism.kept_values`; for linear fusion also the numbers of the layers with it.
 
         Raises:
             UserError: the list of layers is none, or names a layer that the model does not have.
         """
-        values = super().computing_values(options)
+        values = super().kept_values(options)
         num_layers = getattr(options, "decoder_layers", None)
         # Other fusions have parameters, whose names name the layers.
         if values["relation_fusion"] == "linear" and num_layers is not None:
@@ -94,32 +94,34 @@ class FactualRelations(Mechanism[RelationFusionConfig]):
             raise UserError(f"--relation-lambda {self.options.relation_lambda}: it must be between 0 and 1")
         if self.options.relation_fusion != "linear":
             self.refuse_unread("--relation-fusion linear", "relation_lambda")
-        if not self.is_read:
+        if not self.reads_relations:
             self.refuse_unread("the relation encoding, which --relation-ablation compare leaves out", MASK_OPERATION)
 
     @property
-    def is_read(self) -> bool:
-        """Whether there is a second encoding; the ablation Compare Fusion has none."""
+    def reads_relations(self) -> bool:
+        """Whether there is a second encoding, under the mask of relations; the ablation Compare Fusion has none."""
         return self.options.relation_ablation == "none"
 
     @property
     def required_streams(self) -> Tuple[str, ...]:
-        return (Relations.name,) if self.is_read else ()
+        return (Relations.name,) if self.reads_relations else ()
 
     @property
     def unread_streams(self) -> Tuple[str, ...]:
-        return () if self.is_read else (Relations.name,)
+        return () if self.reads_relations else (Relations.name,)
 
     def encoder_attention(self) -> Optional[Type[MultiheadAttention]]:
-        multiplies = self.is_read and self.options.relation_mask_operation == "multiply"
+        multiplies = self.reads_relations and self.options.relation_mask_operation == "multiply"
         return MultiplyingAttention if multiplies else None
 
     def source_masks(self, encoder_input: EncoderInput) -> Dict[str, Tensor]:
-        return {"relation": encoder_input.require("relation_mask")} if self.is_read else {}
+        return {"relation": encoder_input.require("relation_mask")} if self.reads_relations else {}
 
     def source_part(
         self, layer: int, options: TransformerOptions, new_attention: Callable[[], SentenceAttention]
     ) -> Optional[RelationContext]:
         own = self.options
         fusion = FUSIONS[own.relation_fusion](options.decoder.embed_dim, own.relation_lambda)
-        return RelationContext(fusion, new_attention() if own.separate_relation_attention else None, self.is_read)
+        return RelationContext(
+            fusion, new_attention() if own.separate_relation_attention else None, self.reads_relations
+        )

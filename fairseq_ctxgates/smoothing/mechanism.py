@@ -75,15 +75,15 @@ class EmbeddingSmoothing(Mechanism[SmoothingConfig]):
     configs = {TRANSFORMER: SmoothingConfig, RNNSEARCH: SmoothingConfig}
     switch = "smoothing"
     # The window decides the shape of fcwm's parameters, but not of ccwm's.
-    computing_options = ("smoothing_words", "smoothing_combine", "smoothing_activation", "smoothing_window")
+    kept_options = ("smoothing_words", "smoothing_combine", "smoothing_activation", "smoothing_window")
     architectures = {
         TRANSFORMER: {"car_transformer": {"smoothing": "fcwm"}},
         RNNSEARCH: {"car_rnnsearch": {"smoothing": "fcwm"}},
     }
 
     @classmethod
-    def computing_values(cls, options: object) -> Dict[str, str]:
-        return {**super().computing_values(options), "smoothing_combine": "add" if is_added(options) else "replace"}
+    def kept_values(cls, options: object) -> Dict[str, str]:
+        return {**super().kept_values(options), "smoothing_combine": "add" if is_added(options) else "replace"}
 
     def check(self) -> None:
         if self.options.smoothing_window < 1:

@@ -1,4 +1,5 @@
-"""Where a layer may run only once in a step, the encoder reads the source and the preceding sentences as one batch."""
+"""Where a layer may run only once in a training step, the encoder reads the source and the preceding sentences as one
+batch."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def make(longer: bool = False, **options: Any) -> tuple[Any, dict[str, Any]]:
-    """A model in evaluation mode, and its input."""
+    """A model without dropout, and its input."""
     further = make_side_inputs(BATCH["src_tokens"])
     if longer:
         further["preceding_tokens"] = further["preceding_tokens"][:, [0, 0, 0, 1, 0, 1, 0, 0, 0, 2]]
@@ -48,12 +49,12 @@ def count_runs(layer: nn.Module) -> list[nn.Module]:
 @torch.no_grad()
 def test_the_encodings_are_the_same(case: str) -> None:
     found = []
-    for checkpointing in (False, True):
-        model, inputs = make(**CASES[case], checkpoint_activations=checkpointing)
+    for training in (False, True):
+        model, inputs = make(**CASES[case], checkpoint_activations=True)
         del inputs["prev_output_tokens"]
         runs = count_runs(model.encoder.layers[0])
-        found.append(model.encoder(**inputs, return_all_hiddens=True))
-        assert (len(runs) == 1) == checkpointing
+        found.append(model.encoder.train(training)(**inputs, return_all_hiddens=True))
+        assert (len(runs) == 1) == training
     expected, actual = found
     assert actual.keys() == expected.keys()
     is_word = ~expected["encoder_padding_mask"][0]

@@ -13,6 +13,7 @@ import pytest
 import torch
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import ARCH_CONFIG_REGISTRY, MODEL_DATACLASS_REGISTRY
+from fairseq.modules import MultiheadAttention
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import OmegaConf
 from torch import nn
@@ -20,6 +21,7 @@ from torch import nn
 import fairseq_ctxgates.mechanisms
 from fairseq_ctxgates.context_gates.mechanism import ContextGateConfig, ContextGates
 from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.inter_sentence.mechanism import InterSentenceGating
 from fairseq_ctxgates.mechanism import TRANSFORMER, Mechanism
 from fairseq_ctxgates.mechanisms import register_mechanism
 from fairseq_ctxgates.models.context_transformer import TRANSFORMER_ENCODER_OUT
@@ -196,6 +198,19 @@ def test_names_of_an_encoders_output_that_are_taken(what: str, name: str) -> Non
 def test_every_argument_of_a_decoder_layer_is_taken() -> None:
     arguments = set(signature(ContextDecoderLayer.forward).parameters) - {"added"}
     assert arguments == RESERVED | (arguments & TRANSFORMER_ENCODER_OUT)
+
+
+def test_rnnsearch_has_no_attention_in_its_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(InterSentenceGating, "encoder_attention", lambda self: MultiheadAttention)
+    with pytest.raises(UserError, match="InterSentenceGating.encoder_attention: RNNSearch's encoder has no attention"):
+        build_rnnsearch("isg_rnnsearch")
+
+
+def test_rnnsearch_encodes_nothing_under_a_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(InterSentenceGating, "source_masks", lambda self, _: {"one": torch.ones(1, 2, 2)})
+    tokens = torch.tensor([[5, 2]])
+    with pytest.raises(UserError, match=r"RNNSearch cannot encode the source under a mask \(one\)"):
+        build_rnnsearch("isg_rnnsearch").encoder(tokens, preceding_tokens=tokens)
 
 
 def test_two_mechanisms_may_not_add_the_same() -> None:
