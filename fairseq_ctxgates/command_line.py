@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from fairseq import utils
-from fairseq.data import data_utils
 
 from fairseq_ctxgates.configuration import as_flag
-from fairseq_ctxgates.data.data_directory import Split, find_splits
+from fairseq_ctxgates.data.data_directory import Split, find_language_pairs, find_splits
 from fairseq_ctxgates.errors import UserError
 
 LARGEST = 10**9  # the largest number in an option: what compiled code, NumPy and semaphores can hold
@@ -110,18 +109,29 @@ def find_data(args: argparse.Namespace) -> Tuple[List[Path], List[Split]]:
 
 
 def language_pair(args: argparse.Namespace, data_dir: Path) -> Tuple[str, str]:
-    """The source and the target language: from the options, otherwise from the file names, as fairseq finds them."""
-    if args.source_lang and args.target_lang:
-        return args.source_lang, args.target_lang
-    if not data_dir.is_dir():
-        raise UserError(f"{data_dir} is not a directory: give the --destdir of fairseq-preprocess")
-    pair = data_utils.infer_language_pair(str(data_dir))
-    if args.target_lang == pair[0] or args.source_lang == pair[1]:
-        pair = pair[::-1]
-    source_lang, target_lang = args.source_lang or pair[0], args.target_lang or pair[1]
-    if source_lang is None or target_lang is None:
-        raise UserError(f"{data_dir} holds no data of any language pair: give the --destdir of fairseq-preprocess")
-    return source_lang, target_lang
+    """The source and the target language: from the options, otherwise from the names of the data. If one language is
+    given, the data may have been binarized in the other direction.
+
+    Raises:
+        UserError: the names leave several pairs, or none
+    """
+    given = args.source_lang, args.target_lang
+    if all(given):
+        return given
+    pairs = find_language_pairs(data_dir)
+    for candidates in (pairs, [pair[::-1] for pair in pairs]):
+        fitting = [pair for pair in candidates if all(lang in (None, own) for lang, own in zip(given, pair))]
+        if len(fitting) > 1:
+            names = ", ".join(map("-".join, fitting))
+            raise UserError(
+                f"{data_dir} holds data of several language pairs, {names}: give --source-lang and --target-lang"
+            )
+        if fitting:
+            return fitting[0]
+    raise UserError(
+        f"{data_dir} holds data of {', '.join(map('-'.join, pairs))}: check "
+        f"{' and '.join(as_flag(name) for name in ('source_lang', 'target_lang') if getattr(args, name))}"
+    )
 
 
 def split_and_files(text: str) -> Tuple[str, List[Path]]:

@@ -20,7 +20,7 @@ def one_line(error: BaseException) -> str:
 @contextlib.contextmanager
 def exit_on_user_error() -> Iterator[None]:
     """Print a :class:`UserError`, or that a file cannot be read or written, as one line on standard error and exit with
-    status 1, without a traceback.
+    status 1, without a traceback. After Ctrl-C the line is ``interrupted``, and the process ends by SIGINT.
 
     If standard output cannot be written, the status is 1 as well. If its reader has ended, as ``head`` does, nothing is
     printed.
@@ -30,6 +30,10 @@ def exit_on_user_error() -> Iterator[None]:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.excepthook = lambda *_: None  # no traceback; Python then ends the process as SIGINT does
+        raise
     except BrokenPipeError as error:
         _exit_without_output(error)
     except OSError as error:  # where nothing nearer says more, such as for a file that only another user may read

@@ -7,6 +7,7 @@ This file is also a program, which imports only the standard library. :func:`end
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -14,7 +15,8 @@ import sys
 import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
-from typing import List, Sequence
+from contextlib import contextmanager
+from typing import Iterator, List, Sequence
 
 PR_SET_PDEATHSIG = 1  # of Linux's prctl(2): the signal that a process gets when its parent dies
 PARENT_DIED = signal.SIGUSR1  # for a process that must end others first; nothing else sends it
@@ -39,9 +41,22 @@ def group_ending_with_parent(command: Sequence[str]) -> List[str]:
     return [*_THIS_PROGRAM, str(os.getpid()), GROUP, *command]
 
 
-def process_pool(workers: int) -> ProcessPoolExecutor:
-    """An executor whose processes end with this one."""
-    return ProcessPoolExecutor(workers, initializer=end_with_parent, initargs=(os.getpid(),))
+@contextmanager
+def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+    """An executor whose processes end with this one, and at once after an exception in the block, such as Ctrl-C."""
+    with ProcessPoolExecutor(workers, initializer=_start_worker, initargs=(os.getpid(),)) as executor:
+        try:
+            yield executor
+        except BaseException:
+            # One may wait forever for what another held, and this process would wait for it at its end.
+            for process in multiprocessing.active_children():
+                process.kill()
+            raise
+
+
+def _start_worker(parent: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback after Ctrl-C
+    end_with_parent(parent)
 
 
 def end_with_parent(parent: int, signal_number: int = signal.SIGKILL) -> None:

@@ -46,11 +46,19 @@ def get_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--directory", type=Path, metavar="DIR", help="where everything is made (default: evidence/<name of the plan>)"
     )
-    parser.add_argument("--parts", nargs="+", metavar="NAME", help="only these parts of the plan (default: all)")
     parser.add_argument(
-        "--systems", nargs="+", metavar="NAME", help="only these systems of the parts, and those that they start from"
+        "--parts", action="extend", nargs="+", metavar="NAME", help="only these parts of the plan (default: all)"
     )
-    parser.add_argument("--seeds", nargs="+", type=int, metavar="N", help="these seeds in place of the plan's")
+    parser.add_argument(
+        "--systems",
+        action="extend",
+        nargs="+",
+        metavar="NAME",
+        help="only these systems of the parts, and those that they start from",
+    )
+    parser.add_argument(
+        "--seeds", action="extend", nargs="+", type=int, metavar="N", help="these seeds in place of the plan's"
+    )
     parser.add_argument(
         "--jobs",
         type=positive,

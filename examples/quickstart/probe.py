@@ -78,7 +78,12 @@ def get_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Score a model on the quick start's probes, by forced decoding.")
     add_model_options(parser)
     parser.add_argument(
-        "--probes", required=True, nargs="+", metavar="SPLIT=TSV", help="binarized splits and their .probed.tsv files"
+        "--probes",
+        required=True,
+        action="extend",
+        nargs="+",
+        metavar="SPLIT=TSV",
+        help="binarized splits and their .probed.tsv files",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the accuracies to this file")
     add_batch_options(parser)

@@ -312,6 +312,7 @@ class AttentionEntropyAnalysis(Analysis):
         parser.add_argument(
             "--sentence",
             type=int,
+            action="extend",
             nargs="+",
             metavar="N",
             help="the sentences to draw, from 1 (default: the first after NULL and the first after an ordinary "

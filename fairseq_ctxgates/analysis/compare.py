@@ -254,6 +254,7 @@ class ComparisonAnalysis(Analysis):
         parser.add_argument(
             "--segment-scores",
             type=metric_and_file,
+            action="extend",
             nargs="+",
             default=[],
             metavar="METRIC=FILE",

@@ -66,7 +66,12 @@ def add_model_options(parser: argparse.ArgumentParser, several: bool = False) ->
     add_data_options(parser, "binarized data directory", "default: as in training")
     if several:
         parser.add_argument(
-            "--path", required=True, nargs="+", metavar="CHECKPOINT", help="the trained models (a.pt b.pt or a.pt:b.pt)"
+            "--path",
+            required=True,
+            action="extend",
+            nargs="+",
+            metavar="CHECKPOINT",
+            help="the trained models (a.pt b.pt or a.pt:b.pt)",
         )
     else:
         parser.add_argument("--path", required=True, metavar="CHECKPOINT", help="the trained model")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Optional, Sequence
+from typing import Any, Dict, Optional, Sequence
 
 
 def add_data_options(parser: argparse.ArgumentParser, data: str, languages: str) -> None:
@@ -26,7 +26,9 @@ def add_split_option(parser: argparse.ArgumentParser, help: str) -> None:
 
 def add_names_option(parser: argparse.ArgumentParser, systems: str, option: str) -> None:
     """Add ``--names`` of the systems; by default their names come from the files that another option names."""
-    parser.add_argument("--names", nargs="+", metavar="NAME", help=f"names of the {systems} (default: from {option})")
+    parser.add_argument(
+        "--names", action="extend", nargs="+", metavar="NAME", help=f"names of the {systems} (default: from {option})"
+    )
 
 
 def add_file_option(
@@ -40,5 +42,5 @@ def add_file_option(
     default: Optional[Sequence[Path]] = None,
 ) -> None:
     """Add an option that names a file or, with ``several``, one or more files."""
-    nargs = "+" if several else None
-    parser.add_argument(option, type=Path, nargs=nargs, required=required, default=default, metavar=metavar, help=help)
+    number: Dict[str, Any] = {"action": "extend", "nargs": "+"} if several else {}
+    parser.add_argument(option, type=Path, required=required, default=default, metavar=metavar, help=help, **number)

@@ -266,7 +266,12 @@ class SweepAnalysis(Analysis):
             "--option", required=True, metavar="NAME", help="the fairseq-train option to vary, such as gate-lambda"
         )
         parser.add_argument(
-            "--values", required=True, nargs="+", metavar="VALUE", help="its settings, such as 0 0.5 1, or all 1,3-5"
+            "--values",
+            required=True,
+            action="extend",
+            nargs="+",
+            metavar="VALUE",
+            help="its settings, such as 0 0.5 1, or all 1,3-5",
         )
         help = "folder of the runs: DIR/NAME=VALUE and DIR/baseline"
         add_file_option(parser, "--save-dir", help, metavar="DIR", required=True)

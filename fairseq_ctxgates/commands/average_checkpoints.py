@@ -125,6 +125,7 @@ def get_parser() -> CommandParser:
     parser.add_argument(
         "--inputs",
         required=True,
+        action="extend",
         nargs="+",
         type=Path,
         metavar="PATH",

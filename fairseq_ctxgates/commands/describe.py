@@ -21,7 +21,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 from fairseq import utils
 
 from fairseq_ctxgates.command_line import CommandParser, language_pair, make_data_parser
-from fairseq_ctxgates.data.data_directory import Split, find_splits, fingerprint
+from fairseq_ctxgates.data.data_directory import Split, find_language_pairs, find_splits, fingerprint
 from fairseq_ctxgates.data.side_stream import SideStream
 from fairseq_ctxgates.data.side_stream_files import load_metadata
 from fairseq_ctxgates.errors import UserError
@@ -29,9 +29,8 @@ from fairseq_ctxgates.mechanisms import all_mechanisms
 from fairseq_ctxgates.user_dir import register_models
 from fairseq_ctxgates.version import __version__
 
-# Names of files, before and after the languages.
-STREAM_FILE = r"(?P<split>[^.]+)\.(?P<name>[^.]+)\.", r"\.(?P<end>json|idx|bin)"
-TABLE_FILE = r"pmi\.(?P<name>bilingual|monolingual)\.", r"\.npz"
+STREAM_FILE = re.compile(r"(?P<split>[^.]+)\.(?P<name>[^.]+)\.(?P<pair>[^.]+-[^.]+)\.(?P<end>json|idx|bin)")
+TABLE_FILE = re.compile(r"pmi\.(?P<name>bilingual|monolingual)\.(?P<pair>[^.]+-[^.]+)\.npz")
 
 
 @dataclass(frozen=True)
@@ -115,8 +114,13 @@ def describe(data_dir: Path, args: argparse.Namespace) -> Dict[str, Any]:
     Raises:
         UserError: the directory does not exist, or has no data of the language pair
     """
-    files = find_files(data_dir, given_pair(args, data_dir))
-    splits = splits_of(files) if files else find_splits(data_dir, *language_pair(args, data_dir))
+    given = given_pair(args, data_dir)
+    files = find_files(data_dir, given)
+    if files:
+        splits = splits_of(files)
+    else:
+        pairs = find_language_pairs(data_dir) if given is None else [given]
+        splits = [split for pair in pairs for split in find_splits(data_dir, *pair)]
     return {
         "data": str(data_dir),
         "version": __version__,
@@ -130,8 +134,7 @@ def describe(data_dir: Path, args: argparse.Namespace) -> Dict[str, Any]:
 
 def given_pair(args: argparse.Namespace, data_dir: Path) -> Optional[Tuple[str, str]]:
     """The pair of languages that the options restrict the command to, if they name a language."""
-    pair = language_pair(args, data_dir)
-    return None if args.source_lang is None and args.target_lang is None else pair
+    return language_pair(args, data_dir) if args.source_lang or args.target_lang else None
 
 
 class NamedFile(NamedTuple):
@@ -143,22 +146,28 @@ class NamedFile(NamedTuple):
     pair: Tuple[str, str]
 
 
-def find_files(data_dir: Path, pair: Optional[Tuple[str, str]] = None) -> List[NamedFile]:
-    """All streams and tables of a data directory, or those of a pair of languages, by name, languages and split. A
-    stream without a JSON file, which is incomplete, is found by its other files."""
-    source, target = map(re.escape, pair) if pair else ("[^.-]+", "[^.-]+")
-    languages = f"(?P<source>{source})-(?P<target>{target})"
-    stream_file, table_file = (re.compile(languages.join(around)) for around in (STREAM_FILE, TABLE_FILE))
+def find_files(data_dir: Path, given: Optional[Tuple[str, str]] = None) -> List[NamedFile]:
+    """All streams and tables of a data directory, or those of a given pair of languages, by languages, name and split.
+    A stream without a JSON file, which is incomplete, is found by its other files.
+
+    Raises:
+        UserError: the directory does not exist, or has no data of any language pair
+    """
+    # With a hyphen in a language, only the data say where it ends.
+    known = {
+        "-".join(pair): pair for data_pair in find_language_pairs(data_dir) for pair in (data_pair[::-1], data_pair)
+    }
     found = set()
     for path in data_dir.iterdir():
-        match = stream_file.fullmatch(path.name)
-        if match and (match["name"] in all_streams() or match["end"] == "json"):
-            found.add(
-                NamedFile(path.with_suffix(".json"), match["name"], match["split"], (match["source"], match["target"]))
-            )
-        match = table_file.fullmatch(path.name)
-        if match:
-            found.add(NamedFile(path, match["name"], None, (match["source"], match["target"])))
+        stream, table = STREAM_FILE.fullmatch(path.name), TABLE_FILE.fullmatch(path.name)
+        match = stream or table
+        if match is None or (stream and stream["name"] not in all_streams() and stream["end"] != "json"):
+            continue
+        source, _, target = match["pair"].partition("-")
+        pair = known.get(match["pair"], (source, target))
+        if given in (None, pair):
+            main_file = path.with_suffix(".json") if stream else path
+            found.add(NamedFile(main_file, match["name"], stream["split"] if stream else None, pair))
     return sorted(found, key=lambda file: (file.pair, file.split is None, file.name, file.path))
 
 

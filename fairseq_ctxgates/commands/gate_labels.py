@@ -121,6 +121,12 @@ def label(
     """
     data_dirs, found = find_data(args)
     training = training_splits(found, args.train_subset, data_dirs)
+    for split in training:
+        if not split.has_target():
+            raise UserError(
+                f"{split.data_dir}/{split.name} has no target (was it binarized with --only-source?), but labels are "
+                f"counted on both languages"
+            )
     splits = [split for split in found if split in training or split.has_target()]
     check_dictionaries(splits)
     for split in splits:

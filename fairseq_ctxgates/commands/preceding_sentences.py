@@ -46,6 +46,7 @@ def get_parser() -> CommandParser:
     documents = parser.add_mutually_exclusive_group(required=True)
     documents.add_argument(
         "--documents",
+        action="extend",
         nargs="+",
         type=split_and_files,
         metavar="SPLIT=FILE",
@@ -53,6 +54,7 @@ def get_parser() -> CommandParser:
     )
     documents.add_argument(
         "--blank-line-separated",
+        action="extend",
         nargs="+",
         type=split_and_files,
         metavar="SPLIT=FILE",

@@ -109,6 +109,7 @@ def add_extractor_options(parser: CommandParser) -> None:
     )
     parser.add_argument(
         "--relations",
+        action="extend",
         nargs="+",
         type=split_and_files,
         metavar="SPLIT=FILE",
@@ -211,7 +212,7 @@ def main(argv: Optional[List[str]] = None) -> None:
 
 @dataclass
 class RelationStatistics:
-    """The number of sentences, words and tuples of a split.
+    """The number of sentences, words and tuples of a split; a tuple without words is not counted.
 
     Attributes:
         with_tuple: sentences with a tuple
@@ -234,9 +235,10 @@ class RelationStatistics:
         self.words += len(words)
         self.not_parsed += tuples is None
         self.too_long += tuples is None and is_too_long(words)
-        self.tuples += len(tuples or [])
-        self.with_tuple += bool(tuples)
-        self.related += len({word for entry in tuples or [] for word in entry.words})
+        groups = [entry.words for entry in tuples or [] if entry.words]
+        self.tuples += len(groups)
+        self.with_tuple += bool(groups)
+        self.related += len({word for words in groups for word in words})
 
 
 def add_relations(args: argparse.Namespace) -> Tuple[List[str], Dict[Split, RelationStatistics]]:

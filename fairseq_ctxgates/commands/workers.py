@@ -22,7 +22,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Protocol, Sequence, TypeVar
+from typing import Any, Callable, ContextManager, Dict, Iterator, NamedTuple, Optional, Protocol, Sequence, TypeVar
 
 import numpy as np
 from tqdm import tqdm
@@ -89,7 +89,7 @@ def add_worker_options(parser: argparse.ArgumentParser, workers_help: str = "num
 def open_workers(
     args: argparse.Namespace,
     folders: Sequence[Path],
-    pool: Callable[[int], Executor] = process_pool,
+    pool: Callable[[int], ContextManager[Executor]] = process_pool,
     on_exit: Optional[Callable[[], None]] = None,
 ) -> Iterator[Workers]:
     """The workers that the options of :func:`add_worker_options` name.

@@ -9,7 +9,7 @@ import struct
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Dict, List, Mapping, Optional, Sequence, Union
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 from fairseq import utils
@@ -18,6 +18,7 @@ from fairseq.data import Dictionary, IndexedRawTextDataset
 from fairseq_ctxgates.compat import MMapIndexedDataset, infer_dataset_impl
 from fairseq_ctxgates.errors import UserError, one_line
 
+TEXT_FILE = re.compile(r"[^.]+\.(?P<pair>[^.]+)\.(?P<lang>[^.]+)(?:\.(?:idx|bin))?")  # the data of one language
 ROWS_AT_ONCE = 1 << 20  # how many rows of an index are checked at a time
 PAD = Dictionary().pad()
 PADDING_IN_TEXT = (
@@ -124,6 +125,27 @@ def load_dictionary(path: Path) -> Dictionary:
         raise UserError(
             f"{path} is damaged ({one_line(error)}): copy the file that fairseq-preprocess wrote"
         ) from error
+
+
+def find_language_pairs(data_dir: Path) -> List[Tuple[str, str]]:
+    """The language pairs of the data in a directory, in the direction in which they were binarized, sorted. Unlike
+    fairseq's own search, it finds all of them, and languages with a hyphen too.
+
+    Raises:
+        UserError: the directory does not exist, or has no data of any language pair
+    """
+    if not data_dir.is_dir():
+        raise UserError(f"{data_dir} is not a directory: give the --destdir of fairseq-preprocess")
+    pairs = set()
+    for match in filter(None, (TEXT_FILE.fullmatch(path.name) for path in data_dir.iterdir())):
+        pair, lang = match["pair"], match["lang"]
+        if pair.startswith(f"{lang}-"):
+            pairs.add((lang, pair[len(lang) + 1 :]))
+        elif pair.endswith(f"-{lang}"):
+            pairs.add((pair[: -len(lang) - 1], lang))
+    if not pairs:
+        raise UserError(f"{data_dir} holds no data of any language pair: give the --destdir of fairseq-preprocess")
+    return sorted(pairs)
 
 
 def find_splits(data_dir: Path, source_lang: str, target_lang: str) -> List[Split]:

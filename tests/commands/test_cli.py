@@ -2,6 +2,7 @@
 
 import os
 import runpy
+import signal
 import subprocess
 import sys
 from argparse import Namespace
@@ -113,6 +114,20 @@ def test_a_file_that_cannot_be_read_is_an_error_of_one_line(tmp_path: Path, caps
         tmp_path.read_bytes()
     assert stop.value.code == 1
     assert capsys.readouterr().err == f"error: {tmp_path}: Is a directory\n"
+
+
+INTERRUPTED = f"""
+import os, runpy, signal
+errors = runpy.run_path({fairseq_ctxgates.errors.__file__!r})
+with errors["exit_on_user_error"]():
+    os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+@pytest.mark.process
+def test_ctrl_c_is_one_line() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "interrupted\n")
 
 
 @pytest.mark.process

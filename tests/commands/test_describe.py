@@ -11,6 +11,7 @@ from typing import Any, Dict
 import pytest
 
 import ctxgates
+from fairseq_ctxgates.commands import preceding_sentences
 from fairseq_ctxgates.commands.describe import main
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.version import __version__
@@ -117,12 +118,40 @@ def test_languages(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert set(one) == {"train.preceding.en-de.json", "valid.preceding.en-de.json"}
 
 
-def test_languages_with_a_hyphen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = binarize(tmp_path / "data", {"train": make_pairs(4, 1)}, "pt-br", "en")
-    ctxgates.main(["preceding-sentences", str(data), "-s", "pt-br", "-t", "en", "--one-document"])
-    found = entries(data, capsys, "-s", "pt-br", "-t", "en")
-    assert set(found) == {"train.preceding.pt-br-en.json"}
-    assert found["train.preceding.pt-br-en.json"]["problem"] is None
+@pytest.mark.parametrize(("source", "target"), [("pt-br", "en"), ("en", "pt-br"), ("pt", "pt-br"), ("zh-cn", "zh-tw")])
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_languages_with_a_hyphen(
+    source: str, target: str, is_reversed: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = binarize(tmp_path / "data", {"train": make_pairs(4, 1)}, source, target)
+    if is_reversed:
+        source, target = target, source
+    pair = ["-s", source, "-t", target]
+    ctxgates.main(["preceding-sentences", str(data), *(pair if is_reversed else ()), "--one-document"])
+    for options in ((), pair):
+        found = entries(data, capsys, *options)
+        assert set(found) == {f"train.preceding.{source}-{target}.json"}
+        assert found[f"train.preceding.{source}-{target}.json"]["problem"] is None
+
+
+def test_data_of_several_language_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A language says which pair it is, first of all in the direction of the data."""
+    data = tmp_path / "data"
+    for pair in (("de", "fr"), ("en", "de"), ("en", "fr")):
+        binarize(data, {"train": make_pairs(4, 1)}, *pair)
+    for options, message in (
+        ((), "several language pairs, de-fr, en-de, en-fr: give --source-lang and --target-lang"),
+        (("-s", "en"), "several language pairs, en-de, en-fr: give"),
+        (("-s", "it"), "holds data of de-fr, en-de, en-fr: check --source-lang"),
+    ):
+        with pytest.raises(UserError, match=message):
+            preceding_sentences.main([str(data), *options, "--one-document"])
+    assert entries(data, capsys) == {}
+    for chosen, made in (("-s de", "de-fr"), ("-t de", "en-de"), ("-s fr -t en", "fr-en")):
+        preceding_sentences.main([str(data), *chosen.split(), "--one-document"])
+        assert set(entries(data, capsys)) == {f"train.preceding.{made}.json"}
+        for path in data.glob("*.preceding.*"):
+            path.unlink()
 
 
 def test_tables_of_other_labels(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

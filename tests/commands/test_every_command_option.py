@@ -146,6 +146,12 @@ def sample(parser: CommandParser, name: str) -> List[str]:
     raise AssertionError(f"{flag} takes no value that is tried here")
 
 
+@pytest.mark.parametrize("command", PARSERS)
+def test_an_option_of_several_values_may_be_given_several_times(command: str) -> None:
+    several = [action for action in PARSERS[command]._actions if action.nargs == "+"]
+    assert {type(action).__name__ for action in several} <= {"_ExtendAction"}
+
+
 # --- what a parser refuses
 
 

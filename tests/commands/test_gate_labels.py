@@ -156,6 +156,7 @@ def test_a_test_set_without_a_target_gets_no_labels(data: Path, capsys: pytest.C
 
 def missing_target(data: Path) -> None:
     remove_target(data, "train")
+    (data / "dict.en.txt").unlink()  # --only-source writes none
 
 
 def missing_dictionary(data: Path) -> None:
@@ -200,7 +201,7 @@ def no_training_split(data: Path) -> None:
         (different_lengths, r"valid\.de-en\.de\.bin has 2 sentences, .*valid\.de-en\.en\.bin has 5"),
         (truncated, r"train\.de-en\.en\.bin is truncated"),
         (empty_split, r"valid1\.de-en\.de\.bin (is empty|holds no sentence)"),
-        (missing_target, r"train\.de-en\.en\.idx not found"),
+        (missing_target, "train has no target .*--only-source"),
         (one_side_only, r"valid\.de-en\.en\.idx not found"),
         (smaller_dictionary, r"train\.de-en\.en\.bin holds the token id 6, but .*dict\.en\.txt has 6 types"),
         (no_training_split, r"has no split 'train'.*--train-subset"),

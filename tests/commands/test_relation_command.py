@@ -478,6 +478,22 @@ def test_another_number_of_lines(data, tmp_path, lines, have):
     refused(data, message, "--extractor", "jsonl", "--relations", f"train={path}")
 
 
+def test_lines_of_other_splits(data, tmp_path):
+    lines = [{**json.loads(text), "split": name} for text, name in zip(TRAIN_LINES, [None, "train", *["valid"] * 3])]
+    path = write(tmp_path / "train.jsonl", map(json.dumps, lines))
+    message = rf"{path} has tuples of only 2 sentences \(its other lines name the split valid\), but {data}/train has 5"
+    refused(data, message, "--extractor", "jsonl", "--relations", f"train={path}")
+
+
+def test_tuples_without_words_are_not_counted(data, tmp_path, capsys):
+    empty = [], [], []
+    both, none = line("the farmers buy lamps .", empty, ([0], [1], [2])), line("rain falls .", empty)
+    lines = [both, line(""), none, *TRAIN_LINES[3:]]
+    run(data, "--extractor", "jsonl", "--relations", f"train={write(tmp_path / 'train.jsonl', lines)}")
+    numbers = reported(capsys.readouterr().out)["train.relation.de-en"]
+    assert numbers == ["5", "0.60", "60.0%", "16", "43.8%", "0"]  # 3 of 5 sentences, 3 + 2 + 2 of 16 words
+
+
 def test_files_that_cannot_be_read(data, tmp_path):
     for name, content in (
         ("latin", "\xfc".encode("latin-1")),

@@ -1,4 +1,4 @@
-"""Nothing goes on when the process that started it is killed."""
+"""Nothing goes on when the process that started it is killed or interrupted."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Callable
 import pytest
 
 pytestmark = pytest.mark.process
+linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
 
 SLEEPER = """
 import os, sys, time
@@ -67,18 +68,37 @@ def wait_until(condition: Callable[[], bool], seconds: float = 30) -> bool:
     return condition()
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
-@pytest.mark.parametrize("started", STARTS)
-def test_children_end_when_their_parent_is_killed(started: str, tmp_path: Path) -> None:
-    (tmp_path / "sleeper.py").write_text(SLEEPER)
-    numbers, expected = tmp_path / "numbers", 2 if started == "a pool" else 1
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
-    parent = subprocess.Popen([sys.executable, "-c", STARTS[started], str(numbers)], env=environment)
+def stop_a_parent(started: str, stop: Callable[[subprocess.Popen[str]], object], folder: Path) -> str:
+    """Start a parent of sleeping children in a session of its own, and stop it; what it printed on standard error."""
+    (folder / "sleeper.py").write_text(SLEEPER)
+    numbers, expected = folder / "numbers", 2 if started == "a pool" else 1
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *filter(None, sys.path)])}
+    command = [sys.executable, "-c", STARTS[started], str(numbers)]
+    parent = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
         assert wait_until(lambda: numbers.exists() and numbers.read_text().count("\n") == expected)
         children = [int(number) for number in numbers.read_text().split()]
         assert all(map(is_running, children))
+        stop(parent)
+        printed = parent.communicate(timeout=30)[1]
     finally:
-        parent.send_signal(signal.SIGKILL)
-        parent.wait()
+        parent.kill()
     assert wait_until(lambda: not any(map(is_running, children)))
+    return printed
+
+
+@linux
+@pytest.mark.parametrize("started", STARTS)
+def test_children_end_when_their_parent_is_killed(started: str, tmp_path: Path) -> None:
+    stop_a_parent(started, subprocess.Popen.kill, tmp_path)
+
+
+@linux
+@pytest.mark.parametrize("is_of_terminal", [True, False])
+def test_a_pool_ends_at_once_when_it_is_interrupted(is_of_terminal: bool, tmp_path: Path) -> None:
+    """A terminal interrupts the workers as well, which then print no traceback of their own."""
+
+    def interrupt(parent: subprocess.Popen[str]) -> None:
+        (os.killpg if is_of_terminal else os.kill)(parent.pid, signal.SIGINT)
+
+    assert stop_a_parent("a pool", interrupt, tmp_path).count("KeyboardInterrupt") == 1

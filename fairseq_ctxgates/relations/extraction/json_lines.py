@@ -15,7 +15,7 @@ import zlib
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Dict, Iterator, Sequence, TextIO, Tuple, cast
+from typing import Any, Dict, Iterator, Sequence, Set, TextIO, Tuple, cast
 
 from fairseq_ctxgates.errors import UserError, one_line
 from fairseq_ctxgates.files import atomic_write, open_binary
@@ -54,12 +54,14 @@ def read_tuples(path: Path, text: SourceText) -> Iterator[Tuples]:
         UserError: the file cannot be read, or does not have the sentences of the text
     """
     name = f"{text.split.data_dir}/{text.split.name}"
-    lines = (line for line in parse_lines(path) if line[1].get("split", text.split.name) == text.split.name)
-    for row, (line, words) in enumerate(zip_longest(lines, text)):
+    others: Set[str] = set()
+    for row, (line, words) in enumerate(zip_longest(lines_of_split(path, text.split.name, others), text)):
         if line is None or words is None:
             count = f"only {row}" if line is None else f"more than {row}"
+            left_out = f" (its other lines name the split {' or '.join(sorted(others))})" if others else ""
             raise UserError(
-                f"{path} has tuples of {count} sentences, but {name} has {len(text)}: give the file for this text"
+                f"{path} has tuples of {count} sentences{left_out}, but {name} has {len(text)}: give the file for this "
+                f"text"
             )
         place, content = line
         if is_split_by_unknown(content.get("words"), words):
@@ -67,6 +69,17 @@ def read_tuples(path: Path, text: SourceText) -> Iterator[Tuples]:
         else:
             check_words(place, content.get("words"), words, f"{name}, row {row + 1}")
             yield check_tuples(place, content.get("tuples"), len(words.words))
+
+
+def lines_of_split(path: Path, name: str, others: Set[str]) -> Iterator[Tuple[str, Dict[str, Any]]]:
+    """The lines of a file, as :func:`parse_lines`, that name this split or none; the names of other splits are added to
+    ``others``."""
+    for place, content in parse_lines(path):
+        named = content.get("split")
+        if named in (None, name):
+            yield place, content
+        else:
+            others.add(str(named))
 
 
 def parse_lines(path: Path) -> Iterator[Tuple[str, Dict[str, Any]]]:
