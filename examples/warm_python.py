@@ -63,7 +63,10 @@ class WarmPython:
             (self.folder / name).write_text(f'{asking} {script}"$@"\n')
             (self.folder / name).chmod(0o755)
         command = [sys.executable, __file__, "--serve", str(self._address), *imported]
-        self._server = subprocess.Popen(ending_with_parent(command), stdin=subprocess.DEVNULL, env=environment)
+        # A session of its own: Ctrl-C is for the programs that ask.
+        self._server = subprocess.Popen(
+            ending_with_parent(command), stdin=subprocess.DEVNULL, env=environment, start_new_session=True
+        )
 
     def wait(self) -> None:
         """Wait until the server is ready."""

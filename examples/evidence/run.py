@@ -29,7 +29,7 @@ from evidence.plan import Plan, read_plan, slug  # noqa: E402
 from evidence.table import PartResults  # noqa: E402
 from fairseq_ctxgates.analysis.report import write_whole  # noqa: E402
 from fairseq_ctxgates.command_line import positive  # noqa: E402
-from fairseq_ctxgates.errors import UserError  # noqa: E402
+from fairseq_ctxgates.errors import exit_on_user_error  # noqa: E402
 from fairseq_ctxgates.locks import exclusive  # noqa: E402
 from runner import Console, Job, Runner  # noqa: E402
 
@@ -138,22 +138,14 @@ class Experiments:
 
 
 def main(argv: Optional[Sequence[str]] = None) -> None:
-    """Run the plan and print its tables."""
-    args = get_parser().parse_args(argv)
-    logging.getLogger().setLevel(logging.WARNING)  # importing fairseq sets it to INFO or DEBUG
-    try:
-        run(args)
-    except UserError as error:
-        raise SystemExit(f"error: {error}") from error
-
-
-def run(args: argparse.Namespace) -> None:
-    """Run a plan.
+    """Run the plan and print its tables.
 
     Raises:
         UserError: the plan or a corpus cannot be read
         SystemExit: a command failed, or as :meth:`Runner.check`
     """
+    args = get_parser().parse_args(argv)
+    logging.getLogger().setLevel(logging.WARNING)  # importing fairseq sets it to INFO or DEBUG
     experiments = Experiments(read_plan(args.plan).only(args.parts or [], args.systems or []), args)
     console = Console()
     directory = directory_of(args)
@@ -193,4 +185,5 @@ def run(args: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with exit_on_user_error():
+        main()

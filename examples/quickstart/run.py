@@ -18,6 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import List, Optional, Sequence
 
+from fairseq_ctxgates.errors import exit_on_user_error
 from models import MODELS, PROBES, STREAMS, TEST_SETS, TRAINING, Model, slug
 from report import format_report, read_results
 
@@ -177,4 +178,5 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with exit_on_user_error():
+        main()

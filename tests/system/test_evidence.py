@@ -134,7 +134,7 @@ def test_a_run_with_a_mistake_is_refused_at_once(
     change: tuple[str, str], arguments: List[str], message: str, tmp_path: Path
 ) -> None:
     directory = tmp_path / "evidence"
-    with pytest.raises(SystemExit, match=message):
+    with pytest.raises(UserError, match=message):
         run.main([str(write_plan(tmp_path, change)), "--directory", str(directory), *arguments])
     assert not (directory / "corpora").exists()
 
