@@ -22,6 +22,7 @@ import numpy as np
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.locks import create_locked, remove_abandoned
 
+LINE_END = re.compile("\r\n|\r|\n")  # of the lines that Python, and so fairseq, reads
 _RANDOM_PATTERN = "[0-9a-f]" * 32  # uuid4().hex in the names of temporary files
 
 
@@ -206,32 +207,33 @@ def open_binary(path: Path) -> IO[bytes]:
     return cast(IO[bytes], gzip.open(path, "rb")) if path.suffix == ".gz" else open(path, "rb")
 
 
-def read_lines(path: Path) -> List[str]:
+def iterate_lines(path: Path) -> Iterator[str]:
     """The lines of a UTF-8 text file, without a byte order mark and the white space around them; ``.gz`` files are
     decompressed.
 
     Raises:
         UserError: the file cannot be read, is damaged, or is not UTF-8
     """
+    number = 0
     try:
-        content = path.read_bytes()
+        with open_binary(path) as file:
+            for number, content in enumerate(file, 1):
+                text = content.decode("utf-8-sig" if number == 1 else "utf-8")
+                lines = LINE_END.split(text)
+                yield from map(str.strip, lines if lines[-1] else lines[:-1])
     except FileNotFoundError as error:
         raise UserError(f"{path} not found: check the path") from error
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise UserError(f"{path} is not a complete gzip file ({error}): make it again") from error
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; name a text file") from error
-    if path.suffix == ".gz":
-        try:
-            content = gzip.decompress(content)
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise UserError(f"{path} is not a complete gzip file ({error}): make it again") from error
-    try:
-        lines = re.split("\r\n|\r|\n", content.decode("utf-8-sig"))  # the lines that Python, and so fairseq, reads
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise UserError(f"{path}, line {line}: not text in UTF-8 ({error.reason}); convert the file") from error
-    if not lines[-1]:
-        lines.pop()
-    return [line.strip() for line in lines]
+        raise UserError(f"{path}, line {number}: not text in UTF-8 ({error.reason}); convert the file") from error
+
+
+def read_lines(path: Path) -> List[str]:
+    """As :func:`iterate_lines`, all at once."""
+    return list(iterate_lines(path))
 
 
 @contextmanager

@@ -150,9 +150,9 @@ def label(
         label_counts = write_labels(splits, labels, tables[0].metadata)
         for path, place in zip(table_paths(folder, *languages), places):
             path.replace(place)
-    for data_dir in data_dirs[1:]:  # what an earlier run on this directory alone made its labels from
-        for path in table_paths(data_dir, *languages):
-            path.unlink(missing_ok=True)
+        for data_dir in data_dirs[1:]:  # what an earlier run on this directory alone made its labels from
+            for path in table_paths(data_dir, *languages):
+                path.unlink(missing_ok=True)
     return found, tables, label_counts
 
 

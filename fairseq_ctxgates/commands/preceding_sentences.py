@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence
+from typing import Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
 
@@ -74,30 +74,36 @@ def main(argv: Optional[List[str]] = None) -> None:
     with clean_up_on_failure():
         data_dirs, splits = find_data(args)
         # All input is read and checked before the first file is written.
-        documents = find_documents(args, data_dirs, splits)
-        preceding = {split: find_preceding_sentences(ids, find_empty_rows(split)) for split, ids in documents.items()}
+        files = find_files(args, data_dirs, splits)
+        is_empty = {split: find_empty_rows(split) for split in files}
+        documents = {split: find_documents(args, split, file, is_empty[split]) for split, file in files.items()}
+        preceding = {split: find_preceding_sentences(ids, is_empty[split]) for split, ids in documents.items()}
         with lock_streams(PrecedingStream.name, splits, "ctxgates preceding-sentences"):
             write_preceding(preceding, made_from(args))
-    report(preceding)
+    report(preceding, is_empty)
     for split in splits:
         if split not in preceding:
             print(not_named(split, PrecedingStream.exists(split)))
 
 
-def find_documents(
+def find_files(
     args: argparse.Namespace, data_dirs: Sequence[Path], splits: Sequence[Split]
-) -> Dict[Split, np.ndarray]:
-    """The number of each sentence's document, for each split that the options name."""
+) -> Mapping[Split, Optional[Path]]:
+    """The file that says where the documents of a split begin, for each split that the options name; None if each split
+    is one document."""
     if args.one_document:
-        return {split: np.zeros(len(find_empty_rows(split)), dtype=np.int64) for split in splits}
+        return dict.fromkeys(splits)
     if args.documents:
-        option, read, files_by_name = "--documents", read_document_names, args.documents
-    else:
-        option, read, files_by_name = "--blank-line-separated", read_blank_line_separated, args.blank_line_separated
-    files = match_files_to_splits(option, files_by_name, data_dirs, splits)
-    return {
-        split: read(file, find_empty_rows(split), f"{split.data_dir}/{split.name}") for split, file in files.items()
-    }
+        return match_files_to_splits("--documents", args.documents, data_dirs, splits)
+    return match_files_to_splits("--blank-line-separated", args.blank_line_separated, data_dirs, splits)
+
+
+def find_documents(args: argparse.Namespace, split: Split, file: Optional[Path], is_empty: np.ndarray) -> np.ndarray:
+    """The number of each sentence's document, (sentences,), from the split's file in :func:`find_files`."""
+    if file is None:
+        return np.zeros(len(is_empty), dtype=np.int64)
+    read = read_document_names if args.documents else read_blank_line_separated
+    return read(file, is_empty, f"{split.data_dir}/{split.name}")
 
 
 def find_empty_rows(split: Split) -> np.ndarray:
@@ -135,12 +141,17 @@ def write_preceding(preceding: Dict[Split, np.ndarray], made_from: Dict[str, str
             writer.add_all(rows[rows != NONE], rows != NONE)
 
 
-def report(preceding: Dict[Split, np.ndarray]) -> None:
-    """Print, for each split, how many sentences have a preceding sentence, are first in a document, or are empty."""
+def report(preceding: Mapping[Split, np.ndarray], empty: Mapping[Split, np.ndarray]) -> None:
+    """Print, for each split, how many sentences have a preceding sentence, are first in a document, or are empty.
+
+    Args:
+        preceding: as for :func:`write_preceding`
+        empty: from :func:`find_empty_rows`
+    """
     columns = ("sentences", "preceded", "first", "empty")
     print(f"{'':<40} " + " ".join(f"{column:>10}" for column in columns))
     for split, rows in preceding.items():
-        is_empty = find_empty_rows(split)
+        is_empty = empty[split]
         is_preceded = rows != NONE
         counts = (len(rows), is_preceded.sum(), (~is_preceded & ~is_empty).sum(), is_empty.sum())
         name = str(split.stream_prefix(PrecedingStream.name))

@@ -213,7 +213,10 @@ def load_rows(prefix: Path) -> MMapIndexedDataset:
     for path in (index_path, data_path):
         if not path.is_file():
             raise UserError(f"{path} {'is a folder' if path.is_dir() else 'not found'}: make it again")
-    if infer_dataset_impl(str(prefix)) != "mmap":
+    implementation = infer_dataset_impl(str(prefix))
+    if implementation == "raw":
+        raise UserError(f"{prefix} is text beside {index_path}, and fairseq reads the text: remove one of the two")
+    if implementation != "mmap":
         raise UserError(
             f"{index_path} is not a memory-mapped index: binarize with fairseq-preprocess --dataset-impl mmap"
         )

@@ -6,11 +6,12 @@ import sys
 from collections import Counter
 from itertools import groupby
 from pathlib import Path
+from typing import List
 
 import numpy as np
 
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.files import read_lines
+from fairseq_ctxgates.files import iterate_lines
 from fairseq_ctxgates.inter_sentence.preceding_rows import NONE
 
 
@@ -27,16 +28,18 @@ def read_document_names(path: Path, is_empty: np.ndarray, text: object) -> np.nd
     Raises:
         UserError: the file does not fit the text
     """
-    names = read_lines(path)
-    sentences = len(is_empty)
-    if len(names) != sentences:
+    runs: Counter[str] = Counter()
+    lengths: List[int] = []
+    for name, lines in groupby(iterate_lines(path)):
+        if not name:
+            raise UserError(f"{path}, line {sum(lengths) + 1}: no document is named; each sentence needs a name")
+        runs[name] += 1
+        lengths.append(sum(1 for _ in lines))
+    if sum(lengths) != len(is_empty):
         raise UserError(
-            f"{path} names the documents of {len(names)} sentences, but {text} has {sentences}: give the "
-            f"file that belongs to this text"
+            f"{path} names the documents of {sum(lengths)} sentences, but {text} has {len(is_empty)}: give the file "
+            f"that belongs to this text"
         )
-    if "" in names:
-        raise UserError(f"{path}, line {names.index('') + 1}: no document is named; each sentence needs a name")
-    runs = Counter(name for name, _ in groupby(names))
     repeated = [name for name, count in runs.items() if count > 1]
     if repeated:
         print(
@@ -44,7 +47,7 @@ def read_document_names(path: Path, is_empty: np.ndarray, text: object) -> np.nd
             f"each place counts as a new document: is the text in document order?",
             file=sys.stderr,
         )
-    return np.cumsum([0, *(name != before for before, name in zip(names, names[1:]))])
+    return np.arange(len(lengths)).repeat(lengths)
 
 
 def read_blank_line_separated(path: Path, is_empty: np.ndarray, text: object) -> np.ndarray:
@@ -53,7 +56,7 @@ def read_blank_line_separated(path: Path, is_empty: np.ndarray, text: object) ->
     The blank lines may or may not be sentences of the binarized text. Arguments, result and errors are those of
     :func:`read_document_names`.
     """
-    is_blank = np.array([not line for line in read_lines(path)], dtype=bool)
+    is_blank = np.fromiter((not line for line in iterate_lines(path)), dtype=bool)
     documents = np.cumsum(is_blank)
     if len(is_blank) == len(is_empty):
         wrong = np.flatnonzero(is_blank != is_empty)

@@ -6,7 +6,6 @@ from typing import Any, Callable, List, Tuple, Union
 
 import numpy as np
 import torch
-from fairseq.data import FairseqDataset
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -17,7 +16,7 @@ class JoinedSentences(Dataset):
     """Sentences to which their preceding sentences are prepended.
 
     Args:
-        own: the sentences
+        own: the sentences, (length,) each, end of sentence included: binarized or raw data, or a list for lines
         others: the sentences that the rows of preceding sentences point to
         rows_before: for the row of a sentence, the rows of the sentences to prepend, the nearest last
         separator: what follows each prepended sentence, as text and as token
@@ -26,7 +25,7 @@ class JoinedSentences(Dataset):
 
     def __init__(
         self,
-        own: FairseqDataset,
+        own: Any,
         others: Any,
         rows_before: Callable[[int], List[int]],
         separator: Tuple[str, int],

@@ -46,7 +46,8 @@ def places_in_documents(rows: np.ndarray) -> np.ndarray:
 
 def shift(rows: np.ndarray) -> np.ndarray:
     """Give each sentence that has preceding sentences those of another such sentence: of the one that is half of all
-    such sentences further on, where the first follows the last.
+    such sentences further on, where the first follows the last. All copies of a sentence that fairseq repeats
+    (``--upsample-primary``) count as one.
 
     Args:
         rows: the rows of the preceding sentences, the nearest first, or ``NONE``, (sentences, N)
@@ -56,14 +57,16 @@ def shift(rows: np.ndarray) -> np.ndarray:
             do not stand next to those that they precede.
     """
     is_preceded = rows[:, 0] != NONE
-    half = int(is_preceded.sum()) // 2
-    if is_preceded.any() and half <= rows.shape[1]:
+    _, first, context_of = np.unique(rows[is_preceded, 0], return_index=True, return_inverse=True)
+    contexts = rows[is_preceded][first]
+    half = len(contexts) // 2
+    if len(contexts) and half <= rows.shape[1]:
         raise UserError(
-            f"--preceding-context shifted: {is_preceded.sum()} of a split's {len(rows)} sentences have preceding "
-            f"sentences; a model that reads {rows.shape[1]} needs {2 * rows.shape[1] + 2} such sentences"
+            f"--preceding-context shifted: {len(contexts)} sentences of a split have preceding sentences; a model that "
+            f"reads {rows.shape[1]} needs {2 * rows.shape[1] + 2} such sentences"
         )
     shifted = rows.copy()
-    shifted[is_preceded] = np.roll(rows[is_preceded], -half, axis=0)
+    shifted[is_preceded] = np.roll(contexts, -half, axis=0)[context_of]
     precedes_itself = (shifted == np.arange(len(rows))[:, None]).any(axis=1)
     if precedes_itself.any():
         raise UserError(

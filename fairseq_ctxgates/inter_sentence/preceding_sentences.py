@@ -19,7 +19,7 @@ GROUPS = 4  # of sentences of similar length in a batch: more mean less padding,
 class PrecedingSentences(PrecedingStream):
     """Adds ``net_input["preceding_tokens"]``, (batch, preceding length): the tokens of the preceding source sentence,
     end of sentence included, and (eos, eos, eos) for a sentence without one; padded on the same side as the source. A
-    sentence longer than ``--max-source-positions`` is cut at its beginning.
+    sentence longer than ``--max-source-positions`` is cut at its beginning, or with ``--truncate-source`` at its end.
 
     For models that read N > 1 preceding sentences a row has up to N of them, the nearest last, and there are also
     ``preceding_distances``, of the same shape: 1 for the tokens of the nearest sentence, 2 for the one before it, and

@@ -195,8 +195,6 @@ class PrecedingStream(SideStream[PrecedingSentencesConfig]):
     ) -> np.ndarray:
         """For each sentence of the joined dataset, the rows of the sentences before it, the nearest first, or ``NONE``,
         (sentences, context size)."""
-        if len(parts) == 1:
-            return chain(read_preceding(parts[0]), context_size)  # fairseq repeats a split only to join it with others
         joined, start = [], 0
         for part, repeats in zip(parts, sample_ratios):
             rows = read_preceding(part)
@@ -287,7 +285,7 @@ class PrecedingStream(SideStream[PrecedingSentencesConfig]):
 
     def sources_before(self, row: int) -> List[Tensor]:
         """The sources of :meth:`source_rows`, (length,) each; a source longer than ``--max-source-positions`` is cut at
-        its beginning."""
+        its beginning, unless ``--truncate-source`` has cut it at its end."""
         cut = slice(-self.task_options.max_source_positions, None)
         return [self.sentences[before][cut] for before in self.source_rows(row)]
 

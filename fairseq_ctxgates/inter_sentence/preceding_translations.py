@@ -44,18 +44,18 @@ class PrecedingTranslations:
     Args:
         separator: the token after each translation
         padding: the padding token
-        context_size: how many preceding sentences a model reads
+        target_count: how many translations of preceding sentences a model reads
         translations: the translations to start with (default: none)
     """
 
     made_of_translations = True
 
     def __init__(
-        self, separator: int, padding: int, context_size: int, translations: Optional[Dict[int, Tensor]] = None
+        self, separator: int, padding: int, target_count: int, translations: Optional[Dict[int, Tensor]] = None
     ) -> None:
         self.separator = torch.tensor([separator])
         self.padding = padding
-        self.context_size = context_size
+        self.target_count = target_count
         self.translations: Dict[int, Tensor] = {} if translations is None else translations
         self.lines = 0
 
@@ -82,7 +82,7 @@ class PrecedingTranslations:
         """Begin a new list of ``count`` lines. Of the translations so far, those that its first lines may continue are
         kept."""
         kept = {row - self.lines: tokens for row, tokens in self.translations.items()}
-        self.translations = {row: tokens for row, tokens in kept.items() if row >= -self.context_size}
+        self.translations = {row: tokens for row, tokens in kept.items() if row >= -self.target_count}
         self.lines = count
 
 

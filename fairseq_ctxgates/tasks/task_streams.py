@@ -90,7 +90,8 @@ class TaskStreams:
         Raises:
             UserError: a stream is missing, does not fit the data, or leaves no sentence to train on.
         """
-        sample_ratios = [self.cfg.upsample_primary] + [1] * (len(splits) - 1)
+        of_first = self.cfg.upsample_primary if len(splits) > 1 else 1  # fairseq repeats a split only to join others
+        sample_ratios = [of_first] + [1] * (len(splits) - 1)
         streams = [
             stream.load(splits, sample_ratios, dataset, self.options_of(stream), self.cfg, self.context_size())
             for stream in self.wanted()

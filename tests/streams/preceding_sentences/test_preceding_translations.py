@@ -20,7 +20,7 @@ SEPARATOR = 9
 
 def make_translations(translations: Dict[int, List[int]]) -> PrecedingTranslations:
     """By the numbers of their sentences, without end of sentence."""
-    made = PrecedingTranslations(SEPARATOR, PAD, context_size=3)
+    made = PrecedingTranslations(SEPARATOR, PAD, target_count=3)
     made.keep({"id": torch.tensor([*translations])}, [torch.tensor([*row, EOS]) for row in translations.values()])
     return made
 
@@ -61,7 +61,7 @@ def test_references_take_the_place_of_translations() -> None:
 
 
 def test_translations_of_earlier_lines_are_forgotten() -> None:
-    translations = PrecedingTranslations(separator=EOS, padding=PAD, context_size=3)
+    translations = PrecedingTranslations(separator=EOS, padding=PAD, target_count=3)
     for line in range(1000):
         translations.begin_lines(1)
         translations.keep({"id": torch.tensor([0])}, [torch.tensor([line, EOS])])

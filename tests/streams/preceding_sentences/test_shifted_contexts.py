@@ -29,18 +29,26 @@ def test_contexts_shifted_by_hand() -> None:
     assert shift(np.array([[-1], [-1]])).ravel().tolist() == [-1, -1]
     assert shift(np.zeros((0, 1), dtype=int)).tolist() == []
     with pytest.raises(
-        UserError, match="5 of a split's 7 sentences have preceding sentences; a model .* 2 needs 6 such sentences"
+        UserError, match="5 sentences of a split have preceding sentences; a model .* 2 needs 6 such sentences"
     ):
         shift(np.concatenate([rows, rows], axis=1))
 
 
 def test_no_sentence_is_its_own_context() -> None:
     """A stream of one's own may name any sentence before a sentence."""
-    interleaved = np.array([[-1], [0], [1], [1], [3]])
+    interleaved = np.array([[-1], [-1], [0], [1], [2], [3]])
     with pytest.raises(
-        UserError, match="--preceding-context shifted: sentence 2 would precede itself: .*a stream whose"
+        UserError, match="--preceding-context shifted: sentence 3 would precede itself: .*a stream whose"
     ):
         shift(interleaved)
+
+
+def test_copies_of_a_sentence_have_the_same_context() -> None:
+    """fairseq repeats the first of several splits; half of all rows would be the same sentence in another copy."""
+    rows = np.array([[-1], [0], [1], [-1], [3], [4], [5]])
+    other = np.array([[-1], [7]])
+    copied = shift(np.concatenate([rows, rows, other])).ravel().tolist()
+    assert copied == [-1, 4, 5, -1, 7, 0, 1] * 2 + [-1, 3]
 
 
 @pytest.mark.parametrize("kind", ["gate", "concatenation"])
