@@ -202,7 +202,7 @@ def ambiguity_notes(names: Sequence[str], systems: Sequence[ModelScores]) -> Lis
     """A line for each model to which the translations of some example are the same."""
     return [
         f"{name}: in {system.ambiguous:,} of {len(system.examples):,} examples, which count as wrong, a wrong "
-        f"translation has the tokens of the right one, because the words that differ are unknown"
+        f"translation has the tokens of the right one: it is the same text, or differs in unknown words only"
         for name, system in zip(names, systems)
         if system.ambiguous
     ]

@@ -120,6 +120,8 @@ def check_checkpoints(paths: Sequence[str]) -> None:
         if not Path(path).is_file():
             if all(Path(part).is_file() for part in utils.split_paths(path)):
                 raise UserError(f"--path {path}: this analysis reads one model")
+            if Path(path).is_dir():
+                raise UserError(f"{path} is a folder: name a checkpoint in it")
             raise UserError(f"{path} not found: give a checkpoint of fairseq-train to --path")
 
 

@@ -11,6 +11,7 @@ import io
 import json
 import os
 import re
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Dict, List, Mapping, Optional, Sequence, Union
@@ -178,8 +179,13 @@ def check_outputs(
             if other != name:
                 raise UserError(f"{other} and {name} are the same file, {path}: name another for one of them")
         written = target.parent if replaces else path
-        if not os.access(written, os.W_OK):
-            raise UserError(f"{name} {path}: {written} is not writable")
+        try:
+            if replaces:  # to root, os.access says yes to every folder
+                tempfile.TemporaryFile(dir=written).close()
+            elif not os.access(written, os.W_OK):
+                raise PermissionError
+        except OSError as error:
+            raise UserError(f"{name} {path}: {written} is not writable") from error
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -127,6 +127,18 @@ def train(run: Run, data: Sequence[str], options: Sequence[str], checkpoint: str
     write_provenance(provenance_file, {"command": command, "data": data_digests, "done": True})
 
 
+def check_trained(run: Run) -> None:
+    """Raise UserError for a run without a folder, or whose training by this command was broken off."""
+    if not run.folder.is_dir():
+        raise UserError(f"{run.folder} not found: give --train to have it trained, or check --save-dir")
+    provenance_file = run.folder / "train.log.json"
+    if read_provenance(provenance_file).get("done") is False:
+        raise UserError(
+            f"{run.folder} holds a model whose training was broken off: give --train again, which goes on with it, or "
+            f"remove {provenance_file} to take the model as it is"
+        )
+
+
 def translate(
     run: Run, data: Sequence[str], split: str, options: Sequence[str], checkpoint: str, data_digests: Dict[str, str]
 ) -> List[str]:
@@ -333,8 +345,8 @@ def score_runs(args: argparse.Namespace, option: str, data_dir: Path) -> Scores:
     for run in runs(option, args.values, args.save_dir, args.baseline):
         if training is not None:
             run.folder.mkdir(parents=True, exist_ok=True)
-        elif not run.folder.is_dir():
-            raise UserError(f"{run.folder} not found: give --train to have it trained, or check --save-dir")
+        else:
+            check_trained(run)
         with exclusive(run.folder / ".lock", f"ctxgates analyze sweep is writing to {run.folder}"):
             if training is not None:
                 train(run, data, training, args.checkpoint, trained_on)

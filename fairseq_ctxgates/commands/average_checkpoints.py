@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Optional, Sequence
 import torch
 
 from fairseq_ctxgates.checkpoints.loading import load_checkpoint
-from fairseq_ctxgates.checkpoints.saving import save_checkpoint
+from fairseq_ctxgates.checkpoints.saving import check_output, save_checkpoint
 from fairseq_ctxgates.command_line import CommandParser
 from fairseq_ctxgates.errors import UserError
 
@@ -63,6 +63,8 @@ def best_checkpoints(inputs: Sequence[Path], count: int) -> List[Path]:
     Raises:
         UserError: there are fewer checkpoints than this number, or the first one cannot be read
     """
+    if len(inputs) == 1 and not inputs[0].exists():
+        raise UserError(f"{inputs[0]} not found: give the --save-dir of the training run to --inputs")
     paths = sorted(inputs[0].iterdir()) if len(inputs) == 1 and inputs[0].is_dir() else inputs
     matches = ((BEST_CHECKPOINT.fullmatch(path.name), path) for path in paths)
     scored = sorted((float(match[1]), path) for match, path in matches if match)
@@ -158,6 +160,11 @@ def _chosen_checkpoints(args: argparse.Namespace) -> List[Path]:
     if args.num_best_checkpoints is not None:
         return best_checkpoints(args.inputs, args.num_best_checkpoints)
     if args.num_epoch_checkpoints is None and args.num_update_checkpoints is None:
+        for folder in filter(Path.is_dir, args.inputs):
+            raise UserError(
+                f"--inputs {folder} is a folder: name files in it, or give --num-epoch-checkpoints, "
+                f"--num-update-checkpoints or --num-best-checkpoints"
+            )
         return args.inputs
     if len(args.inputs) != 1:
         raise UserError("--num-epoch-checkpoints and --num-update-checkpoints need one directory as --inputs")
@@ -171,10 +178,7 @@ def _chosen_checkpoints(args: argparse.Namespace) -> List[Path]:
 def main(argv: Optional[List[str]] = None) -> None:
     """Run ``ctxgates average-checkpoints``."""
     args = get_parser().parse_args(argv)
-    if not args.output.parent.is_dir():
-        raise UserError(f"{args.output.parent} is not a directory: make it, or choose another --output")
-    if args.output.is_dir():
-        raise UserError(f"--output {args.output} is a folder: name a file in it")
+    check_output(args.output)
     paths = _chosen_checkpoints(args)
     print(f"averaging {len(paths)} checkpoints: {', '.join(map(str, paths))}", flush=True)
     save_checkpoint(average_checkpoints(paths), args.output)

@@ -25,7 +25,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.models import BaseFairseqModel
 
 from fairseq_ctxgates.checkpoints.loading import load_checkpoint
-from fairseq_ctxgates.checkpoints.saving import save_checkpoint
+from fairseq_ctxgates.checkpoints.saving import check_output, save_checkpoint
 from fairseq_ctxgates.command_line import CommandParser
 from fairseq_ctxgates.compat import ARCH_MODEL_REGISTRY, LabelSmoothedCrossEntropyCriterionConfig, TranslationConfig
 from fairseq_ctxgates.errors import UserError
@@ -59,8 +59,11 @@ def main(argv: Optional[List[str]] = None) -> None:
         UserError: the checkpoint cannot be read, or stock fairseq has no such model
     """
     args = get_parser().parse_args(argv)
-    if not args.output.parent.is_dir():
-        raise UserError(f"{args.output.parent} is not a directory: make it, or choose another --output")
+    check_output(args.output)
+    if args.output.exists() and args.path.exists() and args.output.samefile(args.path):
+        raise UserError(
+            f"--output {args.output} is the checkpoint of --path, which can be trained on: name another file"
+        )
     register_models(args.user_dir)
     state = export(load_checkpoint(args.path), args.path)
     save_checkpoint(with_namespace(state) if args.for_ctranslate2 else state, args.output)
@@ -82,7 +85,7 @@ def export(state: Dict[str, Any], path: Path) -> Dict[str, Any]:
     if not isinstance(cfg, dict):
         raise UserError(f"{path} has no options of a model of this package: there is nothing to export")
     for need in find_needs(state["model"]):
-        raise UserError(f"{path} cannot be exported: stock fairseq does not give it the input it {need}")
+        raise UserError(f"{path} cannot be exported: it {need}")
     return {
         "args": None,
         "cfg": {

@@ -222,4 +222,7 @@ def _first_wrong_row(packed: np.ndarray, sizes: np.ndarray, words: np.ndarray) -
 
 @functools.lru_cache(maxsize=None)
 def _warn_that_there_are_none() -> None:
-    logger.warning("no --relation-extractor is given: every line is taken to have no relations")
+    logger.warning(
+        "no --relation-extractor is given: every line is taken to have no relations (analyses of text take it as "
+        "--model-overrides \"{'relation_extractor': 'corenlp-openie'}\")"
+    )

@@ -112,6 +112,11 @@ def test_a_later_model_that_is_not_there_is_refused_before_the_first_is_loaded(
         get_analysis(analysis).main([str(tmp_path), "--cpu", *(option.format(first=first) for option in options)])
 
 
+def test_a_folder_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"{tmp_path} is a folder: name a checkpoint in it"):
+        get_analysis("cxmi").main([str(tmp_path), "--cpu", "--path", str(tmp_path)])
+
+
 # --- --model-overrides
 
 

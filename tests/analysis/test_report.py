@@ -89,6 +89,9 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path
         check_outputs(argparse.Namespace(json=tmp_path / "file" / "a.json"))
     with pytest.raises(UserError, match="--figure .* is a folder"):
         check_outputs(argparse.Namespace(figure=tmp_path))
+    if Path("/proc").exists():  # where nobody may write, also not as root
+        with pytest.raises(UserError, match="--csv /proc/a.csv: /proc is not writable"):
+            check_outputs(argparse.Namespace(csv=Path("/proc/a.csv")))
     (tmp_path / "link").symlink_to("file/a.json")
     with pytest.raises(UserError, match=r"--json .*/link: .*/file cannot be made"):
         check_outputs(argparse.Namespace(json=tmp_path / "link"))

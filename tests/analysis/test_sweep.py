@@ -16,6 +16,7 @@ from fairseq_ctxgates import analysis
 from fairseq_ctxgates.analysis.compare import Score, Scores
 from fairseq_ctxgates.analysis.sweep import (
     Run,
+    check_trained,
     digests,
     fairseq,
     runs,
@@ -153,6 +154,17 @@ def test_a_model_of_other_data_is_refused(data: Path, tmp_path: Path) -> None:
             train(run, ["data-bin"], [], "checkpoint_best.pt", {**before, name: "other"})
     with pytest.raises(UserError, match="was not trained by fairseq-train data-bin"):  # by another command
         train(run, ["data-bin"], [], "checkpoint_best.pt", before)
+
+
+def test_a_training_that_was_broken_off_is_not_taken_as_it_is(tmp_path: Path) -> None:
+    run = Run("1", [], tmp_path)
+    check_trained(run)  # trained by something else
+    for is_done in (True, False):
+        write_provenance(tmp_path / "train.log.json", {"done": is_done})
+        if is_done:
+            check_trained(run)
+    with pytest.raises(UserError, match=f"{tmp_path} holds a model whose training was broken off: give --train again"):
+        check_trained(run)
 
 
 def test_runs_have_folders_of_their_own() -> None:

@@ -89,7 +89,7 @@ def test_the_best_checkpoints_by_what_the_training_looked_for(tmp_path, maximize
         (["--num-epoch-checkpoints", 2], "has 1 checkpoints"),
         (["--num-epoch-checkpoints", 1, "--checkpoint-upper-bound", 4], "has 0 checkpoints .* up to 4"),
         (["--num-update-checkpoints", 0], "ask for 1 or more"),
-        ([], "Is a directory"),
+        ([], "is a folder: name files in it, or give --num-epoch-checkpoints"),
     ],
 )
 def test_a_request_that_cannot_be_met_is_refused(tmp_path, arguments, message):
@@ -97,6 +97,12 @@ def test_a_request_that_cannot_be_met_is_refused(tmp_path, arguments, message):
     with pytest.raises(UserError, match=message):
         run("--inputs", tmp_path, "--output", tmp_path / "mean.pt", *arguments)
     assert os.listdir(tmp_path) == ["checkpoint5.pt"]
+
+
+def test_a_training_that_does_not_exist(tmp_path):
+    for kind in ("epoch", "best"):
+        with pytest.raises(UserError, match="missing .*: give the --save-dir of the training run"):
+            run("--inputs", tmp_path / "missing", "--output", tmp_path / "mean.pt", f"--num-{kind}-checkpoints", 1)
 
 
 def test_a_full_disk_leaves_the_previous_output_and_nothing_else(tmp_path, monkeypatch):

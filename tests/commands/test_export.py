@@ -117,6 +117,16 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path, capsys: pytest.CaptureFix
     assert f"{tmp_path / 'a.pt'} is damaged (" in error and "average" not in error
 
 
+def test_a_checkpoint_is_not_exported_onto_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.pt").write_text("trained for a week")
+    (tmp_path / "link").symlink_to("a.pt")
+    for output, message in (("link", "is the checkpoint of --path"), (".", "is a folder: name a file in it")):
+        with pytest.raises(SystemExit):
+            export(tmp_path / "a.pt", tmp_path / output)
+        assert f"error: --output {tmp_path / output} {message}" in capsys.readouterr().err
+    assert (tmp_path / "a.pt").read_text() == "trained for a week"
+
+
 @pytest.mark.parametrize(
     ("model", "reasons"),
     [
@@ -125,7 +135,10 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path, capsys: pytest.CaptureFix
         ("rnnsearch", ["rnnsearch_tiny is an RNNSearch", "stock fairseq does not have"]),
         ("stock", ["transformer_tiny", "not of this package", "nothing to export"]),
         ("align", ["other alignments"]),
-        ("concatenating", ["--concatenate-preceding q1"]),
+        (
+            "concatenating",
+            ["exported: it needs --user-dir and --task context_translation", "--concatenate-preceding q1"],
+        ),
     ],
 )
 def test_what_cannot_be_exported(
