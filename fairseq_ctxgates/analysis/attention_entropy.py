@@ -99,7 +99,7 @@ class EntropySummary:
         layer: the number of the layer; None for all layers together, with equal weights
         sentences, target_tokens: the number of sentences and of target tokens
         mean_bits, standard_deviation: over the target tokens; None if there are no sentences
-        share_of_even: the mean of H / log2 n; None if there are no sentences
+        share_of_even: the mean of H / log2 n, over the tokens with n > 1; None if there are none
         shares: the mean share of the attention on each preceding sentence over the target tokens, the nearest first
         bits_within: the mean of H_d, weighted by s_d, for each preceding sentence; None where all weights are 0
     """
@@ -127,6 +127,7 @@ def summarize(sentences: Sequence[SentenceEntropy]) -> List[EntropySummary]:
         even = np.concatenate([np.full(len(sentence.tokens), sentence.even_bits) for sentence in chosen])
         layers = chosen[0].layers
         parts: List[Tuple[Optional[int], Sequence[int]]] = [(layer, [row]) for row, layer in enumerate(layers)]
+        is_spread = even > 0  # not over a single token
         for layer, rows in [*parts, (None, range(len(layers)))] if len(layers) > 1 else parts:
             values = bits[rows]
             weights = np.array([len(sentence.tokens) * sentence.shares[rows] for sentence in chosen])
@@ -139,12 +140,16 @@ def summarize(sentences: Sequence[SentenceEntropy]) -> List[EntropySummary]:
                     target_tokens=len(even),
                     mean_bits=float(values.mean()),
                     standard_deviation=float(values.std()),
-                    share_of_even=float((values / even).mean()),
+                    share_of_even=_mean_or_none(values[:, is_spread] / even[is_spread]),
                     shares=tuple((weights.sum(axis=(0, 1)) / values.size).tolist()),
                     bits_within=tuple((within.sum(axis=(0, 1)) / weights.sum(axis=(0, 1))).tolist()),
                 )
             )
     return summaries
+
+
+def _mean_or_none(values: np.ndarray) -> Optional[float]:
+    return float(values.mean()) if values.size else None
 
 
 def check_model(inference: Inference) -> None:

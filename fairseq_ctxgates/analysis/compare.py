@@ -49,7 +49,8 @@ class Score:
 
     Attributes:
         score: the score of the whole text
-        mean, half_width: the middle of the 95% interval over the resamples, and half its width
+        mean: over the resamples
+        half_width: half the distance between the 2.5th and the 97.5th percentile of the resamples
         p: how often a difference this large, in this direction, would be drawn if both systems were equal (one-sided);
             None for the baseline, for translations equal to the baseline's, and for a single sentence
     """
@@ -61,7 +62,7 @@ class Score:
 
     @property
     def interval(self) -> Tuple[float, float]:
-        """The ends of the 95% interval."""
+        """The ends of the 95% interval, as sacreBLEU gives it: around the mean of the resamples."""
         return self.mean - self.half_width, self.mean + self.half_width
 
 

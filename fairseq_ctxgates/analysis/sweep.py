@@ -117,7 +117,7 @@ def train(run: Run, data: Sequence[str], options: Sequence[str], checkpoint: str
             f"{run.folder} holds a model that was not trained by fairseq-{shlex.join(command)}: leave --train out to "
             f"take it as it is, or name another --save-dir, or remove the folder"
         )
-    if before.get("command") == command and before.get("done"):
+    if before.get("command") == command and before.get("done") and (run.folder / checkpoint).is_file():
         return
     write_provenance(provenance_file, {"command": command, "data": data_digests, "done": False})
     print(f"training {run.name}: {run.folder / 'train.log'}", flush=True)

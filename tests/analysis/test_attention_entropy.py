@@ -71,6 +71,15 @@ def test_summary_by_hand() -> None:
     assert (ordinary_of_all.sentences, ordinary_of_all.mean_bits) == (1, pytest.approx(1.5))
 
 
+def test_attention_over_one_token_is_neither_even_nor_uneven() -> None:
+    one = SentenceEntropy(1, None, 1, ["a", "</s>"], [1], np.zeros((1, 2)), np.ones((1, 1)), np.zeros((1, 1)))
+    three = SentenceEntropy(2, None, 3, ["a"], [1], np.array([[math.log2(3)]]), np.ones((1, 1)), np.ones((1, 1)))
+    null_alone, _ = summarize([one])
+    assert (null_alone.mean_bits, null_alone.share_of_even) == (0.0, None)
+    of_both, _ = summarize([one, three])
+    assert of_both.share_of_even == pytest.approx(1.0)
+
+
 def test_a_kind_without_sentences_is_shown_as_none() -> None:
     table = summary_table(summarize(NULL))
     assert table.rows[-1] == ["ordinary", "all", 0, 0, None, None, None]

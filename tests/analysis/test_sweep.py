@@ -12,6 +12,7 @@ from typing import Any, List, Sequence
 import pytest
 import sacrebleu
 
+import ctxgates
 from fairseq_ctxgates import analysis
 from fairseq_ctxgates.analysis.compare import Score, Scores
 from fairseq_ctxgates.analysis.sweep import (
@@ -139,7 +140,7 @@ def test_what_another_model_or_other_options_translated_is_not_taken(
     assert translations("--beam", "1") == ["call 4"]
 
 
-def test_a_model_of_other_data_is_refused(data: Path, tmp_path: Path) -> None:
+def test_a_model_of_other_data_is_refused(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same command would take the model as trained."""
     run = Run("1", [], tmp_path)
     (tmp_path / "checkpoint_best.pt").touch()
@@ -152,6 +153,13 @@ def test_a_model_of_other_data_is_refused(data: Path, tmp_path: Path) -> None:
     for name in before:
         with pytest.raises(UserError, match=f"{tmp_path} holds a model that was trained on other data than data-bin"):
             train(run, ["data-bin"], [], "checkpoint_best.pt", {**before, name: "other"})
+    command = ["train", "data-bin", "--user-dir", ctxgates.user_dir(), "--task", "context_translation"]
+    write_provenance(tmp_path / "train.log.json", {"command": [*command, "--save-dir", str(tmp_path)], "done": True})
+    train(run, ["data-bin"], [], "checkpoint_best.pt", before)  # has been trained
+    monkeypatch.setattr("fairseq_ctxgates.analysis.sweep.fairseq", lambda *_: None)
+    with pytest.raises(UserError, match="training did not write .*lost.pt: check --checkpoint"):  # it went on
+        train(run, ["data-bin"], [], "lost.pt", before)
+    write_provenance(tmp_path / "train.log.json", {"data": before})
     with pytest.raises(UserError, match="was not trained by fairseq-train data-bin"):  # by another command
         train(run, ["data-bin"], [], "checkpoint_best.pt", before)
 

@@ -187,8 +187,8 @@ def test_an_interrupted_run_goes_on_where_it_stopped(data, tmp_path, parser, mon
     parser.sent.clear()
     before, extract_shard, done = files_of(data), shards.extract_shard, []
 
-    def stopped(shard: shards.Shard) -> shards.Outcome:
-        done.append(extract_shard(shard))
+    def stopped(shard: shards.Shard, **given: Any) -> shards.Outcome:
+        done.append(extract_shard(shard, **given))
         if len(done) == 2:
             if stop == "terminate":
                 os.kill(os.getpid(), signal.SIGTERM)

@@ -6,6 +6,7 @@ import stat
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import List
 from urllib.parse import urlsplit
 
@@ -13,6 +14,7 @@ import pytest
 import requests
 
 from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.relations.extraction import build
 from fairseq_ctxgates.relations.extraction.build import build_extractor
 from fairseq_ctxgates.relations.extraction.corenlp_server import SPLIT_ONLY, ExternalServer, ManagedServer
 
@@ -87,6 +89,28 @@ def test_an_address_that_is_none(address: str) -> None:
         build_extractor("corenlp-openie", "en", [address])
     with pytest.raises(UserError, match="--corenlp-url localhost:port is not an address such as http://localhost:9000"):
         build_extractor("corenlp-openie", "en", ["http://user:password@localhost:port"])
+
+
+def test_a_closed_server_takes_no_requests() -> None:
+    """The threads of an interrupted run would finish their shards, or wait until the user has restarted the server."""
+    server = ExternalServer("http://localhost:1", SPLIT_ONLY, timeout=60)
+    server.close()
+    for request in (lambda: server.annotate(SENTENCE), server.restart):
+        with pytest.raises(UserError, match="the extraction was stopped"):
+            request()
+
+
+def test_an_extractor_that_is_made_while_all_are_closed_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: List[str] = []
+
+    def build_slowly(*_: object) -> SimpleNamespace:
+        build.close_extractors()
+        return SimpleNamespace(close=lambda: closed.append("this one"))
+
+    monkeypatch.setattr(build, "build_extractor", build_slowly)
+    with pytest.raises(UserError, match="the extraction was stopped"):
+        build.get_extractor(build.ExtractionOptions("stanza", "en", "subword_nmt"), build.ServerOptions())
+    assert closed == ["this one"]
 
 
 def test_its_files_are_private(corenlp_server: ManagedServer) -> None:

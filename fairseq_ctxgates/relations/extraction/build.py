@@ -82,14 +82,20 @@ def build_extractor(
 # which takes seconds to start.
 _extractors: Dict[Tuple[ExtractionOptions, ServerOptions], RelationExtractor] = {}
 _lock = threading.Lock()
+_closings = 0  # how often they were closed, perhaps while another thread made one
 
 
 def get_extractor(options: ExtractionOptions, server_options: ServerOptions) -> RelationExtractor:
-    """The extractor of this process with these options, made at the first call; see :func:`close_extractors`."""
+    """The extractor of this process with these options, made at the first call.
+
+    Raises:
+        UserError: as :func:`build_extractor`, or :func:`close_extractors` was called meanwhile
+    """
     with _lock:
         key = (options, server_options)
         if key not in _extractors:
-            _extractors[key] = build_extractor(
+            closings = _closings
+            extractor = build_extractor(
                 options.extractor,
                 options.language,
                 server_options.urls,
@@ -97,11 +103,17 @@ def get_extractor(options: ExtractionOptions, server_options: ServerOptions) -> 
                 server_options.timeout,
                 dict(options.properties),
             )
+            if closings != _closings:
+                extractor.close()
+                raise UserError("the extraction was stopped")
+            _extractors[key] = extractor
             atexit.register(close_extractors)  # last, and so called before what the extractor's packages registered
         return _extractors[key]
 
 
 def close_extractors() -> None:
     """Close the extractors of this process, and the servers that they started; also called when the process ends."""
+    global _closings
+    _closings += 1
     while _extractors:
         _extractors.popitem()[1].close()

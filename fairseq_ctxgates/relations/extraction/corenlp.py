@@ -73,14 +73,17 @@ class CoreNLPExtractor(RelationExtractor):
         text = "\n".join(" ".join(words) for words in sentences)
         attempts = ATTEMPTS if len(sentences) == 1 else 1
         failed: Optional[CoreNLPServer] = None
+        reason = ""
         for _ in range(attempts):
             with self._least_busy_server(failed) as server:
                 try:
                     document = server.annotate(text)
                 except ServerLost as error:
+                    reason = f"the server crashed: {error}"
                     self._handle_lost_server(server, error)
                     continue
-                except NotParsed:
+                except NotParsed as error:
+                    reason = str(error)
                     if attempts == 1 or failed is not None or len(self._servers) == 1:
                         raise
                     failed = server
@@ -90,9 +93,7 @@ class CoreNLPExtractor(RelationExtractor):
             server.failures_in_a_row = 0
             read = read_triples if self.name == "corenlp-openie" else read_dependencies
             return [([token.word for token in parsed.token], read(parsed)) for parsed in document.sentence]
-        if len(sentences) > 1:
-            raise NotParsed(f"the server crashed on these {len(sentences)} sentences")
-        raise NotParsed(f"the server crashed on this sentence {attempts} times")
+        raise NotParsed(reason)
 
     @contextmanager
     def _least_busy_server(self, failed: Optional[CoreNLPServer]) -> Iterator[CoreNLPServer]:

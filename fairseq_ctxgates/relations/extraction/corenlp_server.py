@@ -88,6 +88,7 @@ class CoreNLPServer(ABC):
         self.requests_in_progress = 0
         self.failures_in_a_row = 0  # on sentences that another server parsed
         self._clients: Dict[Tuple[str, int], CoreNLPClient] = {}
+        self._closed = threading.Event()
 
     @abstractmethod
     def start(self) -> None:
@@ -97,9 +98,14 @@ class CoreNLPServer(ABC):
     def restart(self) -> None:
         """Make sure that a lost server runs again; UserError if this fails."""
 
-    @abstractmethod
     def close(self) -> None:
-        """Stop what :meth:`start` started."""
+        """Refuse further requests: the threads of an interrupted run must not finish their shards."""
+        self._closed.set()
+
+    def check_open(self) -> None:
+        """Raise UserError after :meth:`close`."""
+        if self._closed.is_set():
+            raise UserError("the extraction was stopped")
 
     def annotate(self, text: str) -> Document:
         """CoreNLP's protobuf document of a text.
@@ -107,8 +113,9 @@ class CoreNLPServer(ABC):
         Raises:
             NotParsed: the server answered with an error, or that it exceeded the time limit
             ServerLost: the server did not answer
-            UserError: the server refuses the user name and password
+            UserError: the server refuses the user name and password, or was closed
         """
+        self.check_open()
         return self._request(text, self.request, self.milliseconds)
 
     def _request(self, text: str, properties: Mapping[str, str], milliseconds: int) -> Document:
@@ -264,16 +271,14 @@ class ExternalServer(CoreNLPServer):
                 return
             if time.monotonic() > end:
                 raise UserError(f"no CoreNLP server answers at {self.url} (/ping: {problem}){self._remedy()}")
-            time.sleep(1)
+            self._closed.wait(1)
+            self.check_open()
 
     def _remedy(self) -> str:
         return (
             "; start one there, give the address of one that works, or none, and run the same command again (ctxgates "
             "relations continues where it stopped)"
         )
-
-    def close(self) -> None:
-        """Do nothing: the server belongs to the user."""
 
 
 class ManagedServer(CoreNLPServer):
@@ -296,7 +301,6 @@ class ManagedServer(CoreNLPServer):
         self._log = tempfile.TemporaryFile(mode="w+", encoding="utf-8", errors="replace")
         self._starter = ThreadPoolExecutor(max_workers=1)
         self._lock = threading.Lock()
-        self._is_closed = False
 
     def start(self) -> None:
         """Start the server, wait until it answers, and check its models.
@@ -373,8 +377,7 @@ class ManagedServer(CoreNLPServer):
             UserError: the server does not start
         """
         with self._lock:
-            if self._is_closed:
-                raise UserError("the CoreNLP server was stopped")
+            self.check_open()
             if self._works():
                 return
             logger.warning(f"the CoreNLP server crashed or hangs, and is restarted{self._remedy()}")
@@ -398,7 +401,7 @@ class ManagedServer(CoreNLPServer):
 
     def close(self) -> None:
         """Stop the server, and remove its files."""
-        self._is_closed = True
+        super().close()
         self._stop_process()
         self._starter.shutdown()
         self._log.close()

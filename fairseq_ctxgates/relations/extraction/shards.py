@@ -14,9 +14,9 @@ import sys
 from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Dict, Generator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, Generator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from tqdm import tqdm
@@ -26,7 +26,7 @@ from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import atomic_write
 from fairseq_ctxgates.relations.extraction.build import ExtractionOptions, ServerOptions, get_extractor
 from fairseq_ctxgates.relations.extraction.corpus import SourceText
-from fairseq_ctxgates.relations.extraction.extractor import RelationTuple, Tuples, is_too_long
+from fairseq_ctxgates.relations.extraction.extractor import RelationExtractor, RelationTuple, Tuples, is_too_long
 
 SHARD_SENTENCES = 250
 ALWAYS_ALLOWED_FAILURES = 10  # sentences, but not more than half of them: a share means little in a tiny corpus
@@ -161,15 +161,17 @@ def extract_distinct_sentences(
     ]
     done = [finished_sentences(shard.path) for shard in shards]
     missing = [shard for shard, count in zip(shards, done) if count < len(shard.places)]
+    run = extract_shard
     if missing and (executor is None or isinstance(executor, ThreadPoolExecutor)):
         print(f"preparing {options.extractor}", file=sys.stderr)
-        get_extractor(options, server_options)  # before the progress bar starts to measure time
+        # Before the progress bar starts to measure time; and once it is closed, no thread makes another one.
+        run = partial(extract_shard, extractor=get_extractor(options, server_options))
     folder.mkdir(exist_ok=True)
     failed: List[List[int]] = []
     with ExitStack() as stack:
         progress = {"desc": "extracting", "unit": " sentences", "smoothing": 0.1}
         bar = stack.enter_context(tqdm(total=len(places), initial=sum(done), **progress))
-        for outcome in stack.enter_context(closing(run_shards(missing, executor))):
+        for outcome in stack.enter_context(closing(run_shards(run, missing, executor))):
             bar.update(outcome.parsed)
             failed += outcome.failed
             if len(failed) > allowed_failures(max_failed, len(places)):
@@ -217,12 +219,14 @@ def too_many_failures(
     )
 
 
-def run_shards(shards: Sequence[Shard], executor: Optional[Executor]) -> Generator[Outcome, None, None]:
+def run_shards(
+    run: Callable[[Shard], Outcome], shards: Sequence[Shard], executor: Optional[Executor]
+) -> Generator[Outcome, None, None]:
     """The outcome of each shard, as soon as the shard is finished."""
     if executor is None:
-        yield from map(extract_shard, shards)
+        yield from map(run, shards)
         return
-    futures = [executor.submit(extract_shard, shard) for shard in shards]
+    futures = [executor.submit(run, shard) for shard in shards]
     try:
         for future in as_completed(futures):
             yield future.result()
@@ -231,15 +235,21 @@ def run_shards(shards: Sequence[Shard], executor: Optional[Executor]) -> Generat
             future.cancel()
 
 
-def extract_shard(shard: Shard) -> Outcome:
-    """Extract and write the tuples of a shard's sentences, except for sentences that an earlier run has parsed."""
+def extract_shard(shard: Shard, extractor: Optional[RelationExtractor] = None) -> Outcome:
+    """Extract and write the tuples of a shard's sentences, except for sentences that an earlier run has parsed.
+
+    Args:
+        extractor: default: the one of this process
+    """
+    if extractor is None:
+        extractor = get_extractor(shard.options, shard.server_options)
     texts = open_texts(shard.splits, shard.options.remove_bpe, shard.fingerprint)
     places = shard.places.tolist()
     lines = read_shard(shard.path) if shard.path.exists() else None
     tuples: List[Tuples] = [tuples_of_line(line) for line in lines or [b"null"] * len(places)]
     missing = [row for row, entries in enumerate(tuples) if entries is None]
     sentences = [texts[split][row].words for split, row in (places[row] for row in missing)]
-    extracted = get_extractor(shard.options, shard.server_options).extract_tuples(sentences)
+    extracted = extractor.extract_tuples(sentences)
     for row, entries in zip(missing, extracted):
         tuples[row] = entries
     write_shard(shard.path, tuples)
