@@ -55,7 +55,8 @@ def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _start_worker(parent: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback after Ctrl-C
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as in the background of a shell script
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback after Ctrl-C
     end_with_parent(parent)
 
 

@@ -108,9 +108,7 @@ class DomainMechanism(Mechanism[DomainOptions]):
 
 if __name__ == "__main__":
     parser = make_data_parser("Add the domain of each sentence to a data directory.", "a stream in each")
-    parser.add_argument(
-        "--domains", action="extend", nargs="+", required=True, type=split_and_files, metavar="SPLIT=FILE"
-    )
+    parser.add_argument("--domains", nargs="+", required=True, type=split_and_files, metavar="SPLIT=FILE")
     args = parser.parse_args()
     with exit_on_user_error():
         for split, file in match_files_to_splits("--domains", args.domains, *find_data(args)).items():

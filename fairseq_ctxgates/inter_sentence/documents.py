@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from itertools import groupby
 from pathlib import Path
-from typing import List
+from typing import List, Optional
 
 import numpy as np
 
@@ -30,9 +30,10 @@ def read_document_names(path: Path, is_empty: np.ndarray, text: object) -> np.nd
     """
     runs: Counter[str] = Counter()
     lengths: List[int] = []
+    unnamed: Optional[int] = None  # the first line without a name
     for name, lines in groupby(iterate_lines(path)):
-        if not name:
-            raise UserError(f"{path}, line {sum(lengths) + 1}: no document is named; each sentence needs a name")
+        if not name and unnamed is None:
+            unnamed = sum(lengths) + 1
         runs[name] += 1
         lengths.append(sum(1 for _ in lines))
     if sum(lengths) != len(is_empty):
@@ -40,6 +41,8 @@ def read_document_names(path: Path, is_empty: np.ndarray, text: object) -> np.nd
             f"{path} names the documents of {sum(lengths)} sentences, but {text} has {len(is_empty)}: give the file "
             f"that belongs to this text"
         )
+    if unnamed is not None:
+        raise UserError(f"{path}, line {unnamed}: no document is named; each sentence needs a name")
     repeated = [name for name, count in runs.items() if count > 1]
     if repeated:
         print(

@@ -74,7 +74,15 @@ def stop_a_parent(started: str, stop: Callable[[subprocess.Popen[str]], object],
     numbers, expected = folder / "numbers", 2 if started == "a pool" else 1
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *filter(None, sys.path)])}
     command = [sys.executable, "-c", STARTS[started], str(numbers)]
-    parent = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    parent = subprocess.Popen(
+        command,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # In the background of a shell script, where these tests may run, programs ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     try:
         assert wait_until(lambda: numbers.exists() and numbers.read_text().count("\n") == expected)
         children = [int(number) for number in numbers.read_text().split()]

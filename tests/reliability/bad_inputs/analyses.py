@@ -113,7 +113,7 @@ BUCKETS: Rows = (
     bad_value("a text that is not there", f"{LENGTH} --source nowhere", "nowhere not found: check the path"),
     bad_value("a split that is not there", f"{LENGTH} --gen-subset tset", "data has no split 'tset' of de-en", "train"),
     bad_value("a directory that is not there", LENGTH.replace("data", "nowhere"), "nowhere is not a directory"),
-    bad_value("a language that is not there", f"{LENGTH} -s fr", "language pair fr-en"),
+    bad_value("a language that is not there", f"{LENGTH} -s fr", "data holds data of de-en: check --source-lang"),
     bad_file("a dictionary that is not there", UNKNOWNS, remove("data/dict.de.txt"), "data/dict.de.txt not found"),
     bad_file(
         "a dictionary that is damaged", UNKNOWNS, append("data/dict.de.txt", b"word\n"), "data/dict.de.txt is damaged"
@@ -239,7 +239,7 @@ IS_DAMAGED = "other.pt is damaged ("
 MODELS: Rows = (
     bad_usage("no model", f"{A} gates data", "required: --path"),
     model("a model that is not there", nothing, "other.pt not found: give a checkpoint of fairseq-train to --path"),
-    model("a model that is a folder", folder("other.pt"), "other.pt not found"),
+    model("a model that is a folder", folder("other.pt"), "other.pt is a folder: name a checkpoint in it"),
     model("an empty model", write("other.pt", b""), IS_DAMAGED),
     model("a model that is cut", several(copy("models/plain.pt", "other.pt"), cut("other.pt", 9000)), IS_DAMAGED),
     model("a list for a model", save("other.pt", [1]), NO_PARAMETERS),

@@ -459,7 +459,7 @@ AVERAGE_CHECKPOINTS: Rows = (
     bad_value("an output that is a folder", f"{AVERAGE} --output models", "models", "folder"),
     bad_value("an output below a file", f"{AVERAGE} --output train.de/a.pt", "train.de is not a directory"),
     other("an input that is not there", nothing, "cannot be read: No such file"),
-    other("an input that is a folder", folder("other.pt"), "cannot be read: Is a directory"),
+    other("an input that is a folder", folder("other.pt"), "other.pt is a folder: name files in it, or give --num-"),
     other("an empty input", write("other.pt", b""), "damaged"),
     other("an input that is cut", several(copy("models/plain.pt", "other.pt"), cut("other.pt", 9000)), "damaged"),
     other("an input that is text", copy("train.de", "other.pt"), "damaged"),
@@ -489,7 +489,7 @@ AVERAGE_CHECKPOINTS: Rows = (
         "another model", f"{AVERAGE} models/isg.pt --output a.pt", "models/isg.pt is a checkpoint of another model"
     ),
     bad_value(
-        "a folder", "ctxgates average-checkpoints --inputs models --output a.pt", "models cannot be read: Is a dir"
+        "a folder", "ctxgates average-checkpoints --inputs models --output a.pt", "models is a folder: name files in"
     ),
     *(
         bad_value(
