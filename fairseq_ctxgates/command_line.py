@@ -78,6 +78,25 @@ def make_data_parser(description: str, several_directories: str) -> CommandParse
     return parser
 
 
+def add_subword_option(parser: argparse.ArgumentParser, kinds: Sequence[str], default: str, purpose: str) -> None:
+    """Add ``--remove-bpe``, which means what it does in ``fairseq-generate``, also under its other name and without a
+    value.
+
+    Args:
+        kinds: the kinds of subwords that the command can join
+    """
+    parser.add_argument(
+        "--remove-bpe",
+        "--post-process",
+        nargs="?",
+        choices=kinds,
+        metavar="KIND",
+        const="subword_nmt",
+        default=default,
+        help=f"{purpose}: {', '.join(kinds)} (default: %(default)s; alone: subword_nmt, whose mark is @@)",
+    )
+
+
 def positive(text: str) -> int:
     """The type of an option whose value is an integer from 1."""
     return _integer(text, 1)

@@ -38,7 +38,7 @@ def atomic_write(path: Path, durable: bool = True) -> Iterator[Path]:
     Raises:
         OSError: the error of the block; it names ``path``, not the temporary one, also if the disk is full
     """
-    with naming(path):
+    with name_file_if_disk_full(path):
         descriptor = descriptor_of(path)
         if descriptor is not None:
             with tempfile.TemporaryDirectory() as folder:
@@ -70,15 +70,15 @@ def _add_to(descriptor: int, content: Path) -> None:
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """If the block fails because the disk is full, add the name of the file to the error; see :func:`named`."""
+def name_file_if_disk_full(path: Path) -> Iterator[None]:
+    """As :func:`with_name_if_disk_full`, for an error of the block."""
     try:
         yield
     except OSError as error:
-        raise named(error, path) from error
+        raise with_name_if_disk_full(error, path) from error
 
 
-def named(error: OSError, path: Path) -> OSError:
+def with_name_if_disk_full(error: OSError, path: Path) -> OSError:
     """The error, with the name of the file that was written if the disk is full and the error does not name one."""
     if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return OSError(error.errno, error.strerror, str(path))
@@ -106,14 +106,14 @@ def atomic_write_group(paths: Sequence[Path], marks: Sequence[Path] = (), durabl
         remove_abandoned(path.parent.glob(f".{glob.escape(path.name)}.{_RANDOM_PATTERN}"))
     temporaries = [path.with_name(f".{path.name}.{uuid.uuid4().hex}") for path in paths]
     with ExitStack() as stack:
-        stack.enter_context(_naming_instead(temporaries, paths))
+        stack.enter_context(_report_final_names(temporaries, paths))
         stack.callback(_remove_files, temporaries)
         for temporary in temporaries:
             stack.callback(_close, create_locked(temporary))
         yield temporaries
         if durable:
             for temporary, path in zip(temporaries, paths):
-                with naming(path):
+                with name_file_if_disk_full(path):
                     _flush(temporary)
         _rename_group(temporaries, paths, marks)
         if durable:
@@ -122,7 +122,7 @@ def atomic_write_group(paths: Sequence[Path], marks: Sequence[Path] = (), durabl
 
 
 @contextmanager
-def _naming_instead(temporaries: Sequence[Path], paths: Sequence[Path]) -> Iterator[None]:
+def _report_final_names(temporaries: Sequence[Path], paths: Sequence[Path]) -> Iterator[None]:
     """Let errors of the block name the files that the user knows, not their temporary ones."""
     try:
         yield

@@ -17,7 +17,7 @@ from fairseq.dataclass import FairseqDataclass
 import ctxgates
 import fairseq_ctxgates.models  # noqa: F401  registers the architectures
 from fairseq_ctxgates import analysis
-from fairseq_ctxgates.configuration import as_flag, plain
+from fairseq_ctxgates.configuration import as_flag, as_given, plain
 from fairseq_ctxgates.context_gates.gate_regularized_cross_entropy import GateRegularizedCrossEntropyConfig
 from fairseq_ctxgates.mechanism import RNNSEARCH, TRANSFORMER
 from fairseq_ctxgates.mechanisms import all_mechanisms
@@ -74,8 +74,7 @@ def architectures() -> Iterator[str]:
 
 def flags(defaults: Any) -> str:
     """Options and their values as they are given on the command line."""
-    given = [as_flag(name) if value is True else f"{as_flag(name)} {value}" for name, value in defaults.items()]
-    return " ".join(f"`{option}`" for option in given)
+    return " ".join(f"`{as_given(name, value)}`" for name, value in defaults.items())
 
 
 def model_options() -> Iterator[str]:

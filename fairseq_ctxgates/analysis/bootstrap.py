@@ -46,9 +46,9 @@ class Estimate:
     low: Optional[float]
     high: Optional[float]
 
-    def times(self, factor: float) -> Estimate:
-        """The same estimate in another unit."""
-        return Estimate(*(None if end is None else factor * end for end in (self.value, self.low, self.high)))
+    def as_percent(self) -> Estimate:
+        """The estimate of a fraction in percent."""
+        return Estimate(*(None if end is None else 100 * end for end in (self.value, self.low, self.high)))
 
     def text(self, spec: str) -> str:
         """The value and, if it is defined, its interval, each number formatted by :func:`format_number`:

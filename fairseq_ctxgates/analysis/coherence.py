@@ -23,15 +23,10 @@ from fairseq_ctxgates.analysis.bootstrap import RESAMPLES, Estimate, add_bootstr
 from fairseq_ctxgates.analysis.figures import bars_with_intervals, legend_above, new_figure
 from fairseq_ctxgates.analysis.options import add_file_option, add_names_option
 from fairseq_ctxgates.analysis.report import Cell, Result, Table, add_report_options
-from fairseq_ctxgates.analysis.systems import (
-    add_subword_option,
-    check_length,
-    read_translations,
-    system_names,
-)
+from fairseq_ctxgates.analysis.systems import check_length, read_translations, system_names
 from fairseq_ctxgates.analysis.word_vectors import Words, WordVectors, add_vector_options, get_vectors, import_gensim
-from fairseq_ctxgates.command_line import CommandParser
-from fairseq_ctxgates.data.subwords import join_subwords
+from fairseq_ctxgates.command_line import CommandParser, add_subword_option
+from fairseq_ctxgates.data.subwords import JOINABLE, join_subwords
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.inter_sentence.documents import (
     find_preceding_sentences,
@@ -172,7 +167,7 @@ class CoherenceAnalysis(Analysis):
         parser.add_condition("--sys", lambda args: args.sys, "names")
         add_file_option(parser, "--ref", "the reference translation", required=True)
         parser.add_argument("--lowercase", action="store_true", help="lower-case all text, for lower-case word vectors")
-        add_subword_option(parser)
+        add_subword_option(parser, JOINABLE, "subword_nmt", "join the subwords of all text")
         _add_document_options(parser)
         add_vector_options(parser)
         add_bootstrap_options(parser, "pairs of adjacent sentences", ", and of the training of word vectors")

@@ -47,8 +47,8 @@ from fairseq_ctxgates.analysis.preceding_context import preceding_stream
 from fairseq_ctxgates.analysis.report import Result, add_page_option, add_report_options
 from fairseq_ctxgates.analysis.scores import token_log_probs
 from fairseq_ctxgates.analysis.systems import system_names
-from fairseq_ctxgates.command_line import CommandParser
-from fairseq_ctxgates.data.subwords import GROUPED
+from fairseq_ctxgates.command_line import CommandParser, add_subword_option
+from fairseq_ctxgates.data.subwords import GROUPABLE
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.inter_sentence.concatenated_sentences import ConcatenatedSentences
 from fairseq_ctxgates.inter_sentence.preceding_rows import NONE
@@ -181,14 +181,8 @@ class CXMIAnalysis(Analysis):
             metavar="FILE",
             help="also write to this file, as CSV, what each target token gains (P-CXMI; Fernandes et al. 2023)",
         )
-        parser.add_argument(
-            "--remove-bpe",
-            nargs="?",
-            choices=GROUPED,
-            const="subword_nmt",
-            default="none",
-            help="join the subwords of --tokens to words; a word gains the sum of what its tokens gain",
-        )
+        purpose = "join the subwords of --tokens to words, each of which gains the sum of what its tokens gain"
+        add_subword_option(parser, GROUPABLE, "none", purpose)
         parser.add_condition("--tokens", lambda args: args.tokens, "remove_bpe")
         add_page_option(parser, "what each word of a document gains")
         help = "draw sentence N, from 1, and show its document on the page (default: whichever saves most)"
@@ -212,7 +206,7 @@ class CXMIAnalysis(Analysis):
             if (args.figure or args.html) and not models:
                 check_shown(inference, baseline, args)
             sentences = score_sentences(inference, baseline, args)
-            models.append(Measured.of(name, path, sentences, args))
+            models.append(Measured.of(name, path, sentences, args.resamples, args.seed))
             if args.html:
                 document.add(inference, models[-1], args)
         preceded = [sentence for sentence in models[0].sentences if sentence.is_preceded]

@@ -58,8 +58,11 @@ def sentence_table(models: Sequence[Measured]) -> Table:
     }
     rows: List[List[Cell]] = [
         [
-            *(model.name, s.number, s.preceded, len(s.tokens)),
-            *(float(s.with_context.sum()), float(s.without.sum()), float(s.saved.mean())),
+            *_sentence_cells(model, s),
+            len(s.tokens),
+            float(s.with_context.sum()),
+            float(s.without.sum()),
+            float(s.saved.mean()),
         ]
         for model in models
         for s in model.sentences
@@ -67,7 +70,11 @@ def sentence_table(models: Sequence[Measured]) -> Table:
     return Table(columns, rows)
 
 
-def token_table(models: Sequence[Measured], remove_bpe: str = "none") -> Table:
+def _sentence_cells(model: Measured, sentence: SentenceScores) -> List[Cell]:
+    return [model.name, sentence.number, "yes" if sentence.is_preceded else "no"]
+
+
+def token_table(models: Sequence[Measured], remove_bpe: str) -> Table:
     """A row for each model and target token (or word), with what it gains: the P-CXMI of Fernandes et al. 2023.
 
     Args:
@@ -75,16 +82,13 @@ def token_table(models: Sequence[Measured], remove_bpe: str = "none") -> Table:
     """
     columns = {"model": "", "sentence": "d", "preceded": "", "position": "d", "token": ""}
     columns.update({"log2 P with": ".4f", "log2 P without": ".4f", "saved (bits)": ".4f"})
-    rows: List[List[Cell]] = [
-        [
-            *(model.name, s.number, s.preceded, position, data_utils.post_process(" ".join(tokens), remove_bpe)),
-            *(float(scores[places].sum()) for scores in (s.with_context, s.without, s.saved)),
-        ]
-        for model in models
-        for s in model.sentences
-        for position, places in enumerate(places_of_words(s.tokens, remove_bpe), start=1)
-        for tokens in [[s.tokens[place] for place in places]]
-    ]
+    rows: List[List[Cell]] = []
+    for model in models:
+        for s in model.sentences:
+            for position, places in enumerate(places_of_words(s.tokens, remove_bpe), start=1):
+                word = data_utils.post_process(" ".join(s.tokens[place] for place in places), remove_bpe)
+                bits = [float(scores[places].sum()) for scores in (s.with_context, s.without, s.saved)]
+                rows.append([*_sentence_cells(model, s), position, word, *bits])
     return Table(columns, rows)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 from typing import Dict, List, Mapping, Optional, Sequence
 
@@ -31,11 +30,6 @@ class SentenceScores:
     without: np.ndarray
 
     @property
-    def preceded(self) -> str:
-        """Yes or no."""
-        return "yes" if self.is_preceded else "no"
-
-    @property
     def saved(self) -> np.ndarray:
         """The bits saved at each target token, (target length,)."""
         return self.with_context - self.without
@@ -53,6 +47,16 @@ class CXMI:
     cross_entropy_with: Optional[float]
     cross_entropy_without: Optional[float]
     bits: Estimate
+
+    def as_dict(self) -> Dict[str, object]:
+        """CXMI and the two cross-entropies, for JSON."""
+        return {
+            "sentences": self.sentences,
+            "target_tokens": self.target_tokens,
+            "cross_entropy_without": self.cross_entropy_without,
+            "cross_entropy_with": self.cross_entropy_with,
+            **self.bits.as_dict("cxmi"),
+        }
 
 
 def measure(sentences: Sequence[SentenceScores], resamples: int, seed: int) -> CXMI:
@@ -79,28 +83,17 @@ class Measured:
     groups: Mapping[str, CXMI]
 
     @classmethod
-    def of(cls, name: str, path: str, sentences: Sequence[SentenceScores], args: argparse.Namespace) -> Measured:
-        """Measure CXMI, with intervals as the options say."""
+    def of(cls, name: str, path: str, sentences: Sequence[SentenceScores], resamples: int, seed: int) -> Measured:
+        """Measure CXMI, with intervals over resamples of the sentences."""
         groups = {
             "all": sentences,
             WITH: [sentence for sentence in sentences if sentence.is_preceded],
             "without one": [sentence for sentence in sentences if not sentence.is_preceded],
         }
-        measured = {group: measure(members, args.resamples, args.seed) for group, members in groups.items()}
+        measured = {group: measure(members, resamples, seed) for group, members in groups.items()}
         return cls(name, path, sentences, measured)
 
     def as_dict(self) -> Dict[str, object]:
         """The measures, for JSON."""
-        groups = {name.replace(" ", "_"): summary_as_dict(cxmi) for name, cxmi in self.groups.items()}
+        groups = {name.replace(" ", "_"): cxmi.as_dict() for name, cxmi in self.groups.items()}
         return {"system": self.name, "path": self.path, **groups}
-
-
-def summary_as_dict(cxmi: CXMI) -> Dict[str, object]:
-    """CXMI and the two cross-entropies, for JSON."""
-    return {
-        "sentences": cxmi.sentences,
-        "target_tokens": cxmi.target_tokens,
-        "cross_entropy_without": cxmi.cross_entropy_without,
-        "cross_entropy_with": cxmi.cross_entropy_with,
-        **cxmi.bits.as_dict("cxmi"),
-    }

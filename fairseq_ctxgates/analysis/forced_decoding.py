@@ -184,8 +184,8 @@ class Comparison:
             for key, total in zip(("errors", "context_errors"), self.errors[system].sum(axis=0)[1:].tolist()):
                 row[key] = total
             for rate in RATES:
-                row.update(self.rate(system, rate).times(100).as_dict(rate))
-                row.update(self.difference(system, rate).times(100).as_dict(f"{rate}_difference"))
+                row.update(self.rate(system, rate).as_percent().as_dict(rate))
+                row.update(self.difference(system, rate).as_percent().as_dict(f"{rate}_difference"))
             rows.append(row)
         return rows
 
@@ -194,9 +194,9 @@ def tables(comparison: Comparison) -> List[Table]:
     """The rates of each system and, for several systems, the differences to the first, in percent."""
     rows, differences = [], []
     for system, name in enumerate(comparison.names):
-        rows.append([name, *(comparison.rate(system, rate).times(100).text(".1f") for rate in RATES)])
+        rows.append([name, *(comparison.rate(system, rate).as_percent().text(".1f") for rate in RATES)])
         if system:
-            texts = (comparison.difference(system, rate).times(100).text("+.2f") for rate in RATES)
+            texts = (comparison.difference(system, rate).as_percent().text("+.2f") for rate in RATES)
             differences.append([name, *texts])
     found = [Table({"system": "", **{f"{rate} (%)": "" for rate in RATES}}, rows)]
     if differences:
@@ -209,7 +209,7 @@ def error_figure(comparison: Comparison, title: str) -> Figure:
     """A panel for each rate, with a bar and its interval for each system."""
     figure = new_figure(3.2 * len(RATES), 3.6)
     systems = range(len(comparison.names))
-    by_panel = {f"{name} (%)": [comparison.rate(system, name).times(100) for system in systems] for name in RATES}
+    by_panel = {f"{name} (%)": [comparison.rate(system, name).as_percent() for system in systems] for name in RATES}
     panels(figure, comparison.names, by_panel, title)
     return figure
 

@@ -10,7 +10,8 @@ from typing import Collection, Dict, List, Optional, Sequence, Tuple
 from sacrebleu.metrics import BLEU
 
 from fairseq_ctxgates.analysis.options import add_file_option, add_names_option
-from fairseq_ctxgates.data.subwords import JOINED, join_subwords
+from fairseq_ctxgates.command_line import add_subword_option
+from fairseq_ctxgates.data.subwords import JOINABLE, join_subwords
 from fairseq_ctxgates.errors import UserError, one_line
 from fairseq_ctxgates.files import read_lines
 
@@ -44,18 +45,7 @@ def add_reference_options(parser: argparse.ArgumentParser) -> None:
         help=f"sacreBLEU's tokenizer: {', '.join(BLEU.TOKENIZERS)} (default: %(default)s; none for tokenized text)",
     )
     parser.add_argument("--lowercase", action="store_true", help="case-insensitive scores")
-    add_subword_option(parser)
-
-
-def add_subword_option(parser: argparse.ArgumentParser) -> None:
-    """Add the option for the kind of subwords that :func:`join_subwords` joins, named as in ``fairseq-generate``."""
-    parser.add_argument(
-        "--remove-bpe",
-        choices=JOINED,
-        metavar="KIND",
-        default="subword_nmt",
-        help=f"join the subwords of all text: {', '.join(JOINED)} (default: %(default)s, whose mark is @@)",
-    )
+    add_subword_option(parser, JOINABLE, "subword_nmt", "join the subwords of all text")
 
 
 def bleu_metric(args: argparse.Namespace, force: bool = False) -> BLEU:

@@ -13,7 +13,7 @@ from fairseq_ctxgates.analysis.options import add_file_option
 from fairseq_ctxgates.command_line import CommandParser, positive
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.extras import needs_extra
-from fairseq_ctxgates.files import atomic_write, open_binary
+from fairseq_ctxgates.files import atomic_write, iterate_lines, open_binary
 
 Words = List[str]
 
@@ -95,19 +95,7 @@ class TrainingText:
 
     def __iter__(self) -> Iterator[Words]:
         for path in self.paths:
-            try:
-                with open_binary(path) as stream:
-                    for line_number, line in enumerate(stream, start=1):
-                        yield self.prepare(_decoded(line, path, line_number))
-            except (EOFError, OSError, zlib.error) as error:
-                raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-
-
-def _decoded(line: bytes, path: Path, line_number: int) -> str:
-    try:
-        return line.decode("utf-8-sig" if line_number == 1 else "utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: line {line_number} is not UTF-8: convert the file") from error
+            yield from map(self.prepare, iterate_lines(path))
 
 
 def train_vectors(text: TrainingText, args: argparse.Namespace) -> WordVectors:

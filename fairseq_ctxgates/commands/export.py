@@ -30,6 +30,7 @@ from fairseq_ctxgates.command_line import CommandParser
 from fairseq_ctxgates.compat import ARCH_MODEL_REGISTRY, LabelSmoothedCrossEntropyCriterionConfig, TranslationConfig
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.models.input_options import find_needs
+from fairseq_ctxgates.modules.norm_order import NormOrder
 from fairseq_ctxgates.user_dir import register_models
 
 
@@ -158,6 +159,6 @@ def model_options(values: Any, path: Path) -> Dict[str, Any]:
             f"{path} cannot be exported: the layers of {arch} have parts that fairseq's transformer does not have "
             f"({names}), and translate with them"
         )
-    if cfg.decoder_norm_order == "inner":
+    if cfg.decoder_norm_order is NormOrder.INNER:
         raise UserError(f"{path} cannot be exported: fairseq's transformer does not have --decoder-norm-order inner")
     return stock_options(options)

@@ -28,6 +28,7 @@ from tqdm import tqdm
 
 from fairseq_ctxgates.command_line import (
     CommandParser,
+    add_subword_option,
     find_data,
     make_data_parser,
     match_files_to_splits,
@@ -37,7 +38,7 @@ from fairseq_ctxgates.command_line import (
 from fairseq_ctxgates.commands.workers import add_worker_options, open_workers
 from fairseq_ctxgates.data.data_directory import Split, fingerprint
 from fairseq_ctxgates.data.side_stream_files import Metadata, load_whole_metadata, lock_streams, write_side_streams
-from fairseq_ctxgates.data.subwords import GROUPED
+from fairseq_ctxgates.data.subwords import GROUPABLE
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import clean_up_on_failure
 from fairseq_ctxgates.processes import process_pool
@@ -51,7 +52,7 @@ from fairseq_ctxgates.relations.extraction.build import (
 )
 from fairseq_ctxgates.relations.extraction.corpus import SourceText, find_distinct_sentences
 from fairseq_ctxgates.relations.extraction.extractor import MAX_WORDS, Tuples, is_too_long
-from fairseq_ctxgates.relations.extraction.json_lines import EXAMPLE, open_dump, read_tuples, tuples_line
+from fairseq_ctxgates.relations.extraction.json_lines import EXAMPLE, json_line, open_dump, read_tuples
 from fairseq_ctxgates.relations.extraction.shards import (
     extract_distinct_sentences,
     extraction_fingerprint,
@@ -70,15 +71,7 @@ def get_parser() -> CommandParser:
         several_directories="each gets its own streams; a sentence that occurs several times is parsed once",
     )
     add_extractor_options(parser)
-    parser.add_argument(
-        "--remove-bpe",
-        "--post-process",
-        nargs="?",
-        choices=GROUPED,
-        const="subword_nmt",
-        default="subword_nmt",
-        help="how subwords are joined to words for the parser; words without subwords do not change",
-    )
+    add_subword_option(parser, GROUPABLE, "subword_nmt", "join subwords to words for the parser")
     parser.add_argument(
         "--language", metavar="LANG", help="language of the source text for the parser (default: --source-lang)"
     )
@@ -367,11 +360,11 @@ def write_streams(
             writer = writers[split.stream_prefix(Relations.name)]
             # The rows come first in zip, so that read_tuples notices an extra line.
             progress = tqdm(zip(rows[split], text), total=len(text), desc=f"writing {split.name}", unit=" sentences")
-            for tuples, words in progress:
-                writer.add(pack_tuples([words.token_positions(entry.words) for entry in tuples or []]))
-                statistics[split].add(words.words, tuples)
+            for tuples, sentence in progress:
+                writer.add(pack_tuples([sentence.token_positions(entry.words) for entry in tuples or []]))
+                statistics[split].add(sentence.words, tuples)
                 if split.data_dir in dump_files:
-                    dump_files[split.data_dir].write(tuples_line(split.name, words.words, tuples))
+                    dump_files[split.data_dir].write(json_line(split.name, sentence.words, tuples))
     return statistics
 
 

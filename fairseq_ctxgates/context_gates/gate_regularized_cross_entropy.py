@@ -98,7 +98,7 @@ class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
     label's side).
     """
 
-    _layers: Tuple[int, ...] = ()  # the regularized layers, which check_model sets
+    _layers: Tuple[int, ...] = ()  # the regularized layers, which prepare_for sets
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         self.gate_layer_reduction = str(gate_layer_reduction)
         self.regularized_layers = regularized_layers
 
-    def check_model(self, model: Any) -> None:
+    def prepare_for(self, model: Any) -> None:
         """Choose the regularized layers of the model that is to be trained.
 
         Raises:
@@ -192,10 +192,10 @@ class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         """The hinge at each position, (batch, target length), reduced over the regularized layers that ran.
 
         Raises:
-            RuntimeError: :meth:`check_model` was not called.
+            RuntimeError: :meth:`prepare_for` was not called.
         """
         if not self._layers:
-            raise RuntimeError("check_model(model) chooses the regularized layers: call it before the first batch")
+            raise RuntimeError("prepare_for(model) chooses the regularized layers: call it before the first batch")
         regularized = [gate for layer, gate in gates.items() if layer in self._layers]
         if not regularized:
             return torch.zeros_like(labels, dtype=torch.float)

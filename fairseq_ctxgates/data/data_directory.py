@@ -134,10 +134,8 @@ def find_language_pairs(data_dir: Path) -> List[Tuple[str, str]]:
     Raises:
         UserError: the directory does not exist, or has no data of any language pair
     """
-    if not data_dir.is_dir():
-        raise UserError(f"{data_dir} is not a directory: give the --destdir of fairseq-preprocess")
     pairs = set()
-    for match in filter(None, (TEXT_FILE.fullmatch(path.name) for path in data_dir.iterdir())):
+    for match in filter(None, map(TEXT_FILE.fullmatch, _file_names(data_dir))):
         pair, lang = match["pair"], match["lang"]
         if pair.startswith(f"{lang}-"):
             pairs.add((lang, pair[len(lang) + 1 :]))
@@ -154,13 +152,11 @@ def find_splits(data_dir: Path, source_lang: str, target_lang: str) -> List[Spli
     Raises:
         UserError: the directory does not exist, or has no data of the language pair
     """
-    if not data_dir.is_dir():
-        raise UserError(f"{data_dir} is not a directory: give the --destdir of fairseq-preprocess")
     pattern = re.compile(
         rf"(?P<name>[^.]+)\.(?:{re.escape(source_lang)}-{re.escape(target_lang)}|"
         rf"{re.escape(target_lang)}-{re.escape(source_lang)})\.{re.escape(source_lang)}(?:\.idx)?"
     )
-    matches = (pattern.fullmatch(path.name) for path in data_dir.iterdir())
+    matches = map(pattern.fullmatch, _file_names(data_dir))
     names = sorted({match["name"] for match in matches if match}, key=lambda name: (not name.startswith("train"), name))
     if not names:
         raise UserError(
@@ -168,6 +164,12 @@ def find_splits(data_dir: Path, source_lang: str, target_lang: str) -> List[Spli
             f"check --source-lang and --target-lang"
         )
     return [Split(data_dir, name, source_lang, target_lang) for name in names]
+
+
+def _file_names(data_dir: Path) -> List[str]:
+    if not data_dir.is_dir():
+        raise UserError(f"{data_dir} is not a directory: give the --destdir of fairseq-preprocess")
+    return [path.name for path in data_dir.iterdir()]
 
 
 def find_split(data_dir: Path, name: str, source_lang: str, target_lang: str) -> Split:

@@ -15,7 +15,7 @@ import numpy as np
 from fairseq_ctxgates.compat import MMapIndexedDataset
 from fairseq_ctxgates.data.data_directory import ROWS_AT_ONCE, Split, digest_of
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.files import atomic_write_group, named, naming
+from fairseq_ctxgates.files import atomic_write_group, name_file_if_disk_full, with_name_if_disk_full
 from fairseq_ctxgates.locks import exclusive
 from fairseq_ctxgates.version import __version__
 
@@ -49,7 +49,7 @@ class SideStreamWriter:
         try:
             self._file.write(np.ascontiguousarray(elements, dtype=self._dtype).data)
         except OSError as error:
-            raise named(error, self.prefix) from error
+            raise with_name_if_disk_full(error, self.prefix) from error
         self._sizes.frombytes(np.asarray(sizes, dtype=np.int32).tobytes())
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ def write_side_streams(
         }
         yield writers
         for writer in writers.values():
-            with naming(writer.prefix):
+            with name_file_if_disk_full(writer.prefix):
                 writer.finish()
 
 

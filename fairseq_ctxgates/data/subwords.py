@@ -9,8 +9,8 @@ from fairseq.data import Dictionary, data_utils
 
 from fairseq_ctxgates.errors import UserError
 
-JOINED = ("subword_nmt", "sentencepiece", "wordpiece", "letter", "_EOW", "none")  # of join_subwords
-GROUPED = ("subword_nmt", "sentencepiece", "none")  # of group_subwords
+JOINABLE = ("subword_nmt", "sentencepiece", "wordpiece", "letter", "_EOW", "none")  # of join_subwords
+GROUPABLE = ("subword_nmt", "sentencepiece", "none")  # of group_subwords
 SUBWORD_MARK = "@@"  # subword-nmt: the word continues in the next token
 WORD_START = "\u2581"  # sentencepiece: a word starts here
 WORD_MARKS = {"sentencepiece": WORD_START, "wordpiece": "_", "letter": "|", "_EOW": "_EOW"}
@@ -42,17 +42,18 @@ def check_subwords(dictionary: Dictionary, path: Path, remove_bpe: str, needs_ma
         )
 
 
-def join_subwords(lines: Sequence[str], kind: str) -> List[str]:
-    """The lines with their subwords joined to words; ``kind`` is one of ``JOINED``. A line without a word mark is
-    plain text already; fairseq would remove its spaces."""
-    return [data_utils.post_process(line, kind) if WORD_MARKS.get(kind, "") in line else line for line in lines]
+def join_subwords(lines: Sequence[str], remove_bpe: str) -> List[str]:
+    """The lines with their subwords joined to words; ``remove_bpe`` is one of ``JOINABLE``. A line without a word mark
+    is plain text already; fairseq would remove its spaces."""
+    mark = WORD_MARKS.get(remove_bpe, "")
+    return [data_utils.post_process(line, remove_bpe) if mark in line else line for line in lines]
 
 
-def group_subwords(tokens: Sequence[str], kind: str) -> Iterator[Pieces]:
-    """The words of a row of tokens; a word is a list of (text, position), one for each of its tokens. ``kind`` is one
-    of ``GROUPED``."""
-    split = {"subword_nmt": _split_subword_nmt, "sentencepiece": _split_sentencepiece, "none": _split_none}[kind]
-    return split(tokens)
+def group_subwords(tokens: Sequence[str], remove_bpe: str) -> Iterator[Pieces]:
+    """The words of a row of tokens; a word is a list of (text, position), one for each of its tokens. ``remove_bpe``
+    is one of ``GROUPABLE``."""
+    split = {"subword_nmt": _split_subword_nmt, "sentencepiece": _split_sentencepiece, "none": _split_none}
+    return split[remove_bpe](tokens)
 
 
 def _split_subword_nmt(tokens: Sequence[str]) -> Iterator[Pieces]:

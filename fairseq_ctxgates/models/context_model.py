@@ -165,13 +165,13 @@ class ContextModel(FairseqEncoderDecoderModel):
 
     def _explain_misfit(self, state_dict: Mapping[str, Tensor], error: RuntimeError) -> None:
         """Raise UserError if a checkpoint lacks parameters of the mechanisms, or has only further parameters."""
-        own, of_mechanisms = self.state_dict(), self.own_parameters()
-        missing = [name for name in own if name not in state_dict]
-        unknown = [name for name in state_dict if name not in own and not is_obsolete(name)]
-        lacking = [name for name in missing if name in of_mechanisms]
+        parameters, mechanism_parameters = self.state_dict(), self.mechanism_parameters()
+        missing = [name for name in parameters if name not in state_dict]
+        unknown = [name for name in state_dict if name not in parameters and not is_obsolete(name)]
+        lacking = [name for name in missing if name in mechanism_parameters]
         if lacking:
             names = ", ".join(mechanism.name for mechanism in self.mechanisms)
-            which = f"no parameters of {names}" if len(lacking) == len(of_mechanisms) else f"no {lacking[0]}"
+            which = f"no parameters of {names}" if len(lacking) == len(mechanism_parameters) else f"no {lacking[0]}"
             raise UserError(
                 f"the checkpoint's model has {which}: to start from it, give --warm-start CHECKPOINT and a new "
                 f"--save-dir, and not --finetune-from-model or --restore-file"
@@ -219,7 +219,7 @@ class ContextModel(FairseqEncoderDecoderModel):
         """The decoder layers, from 1 at the bottom, with a part that can return gates or attention of this name."""
         return tuple(layer for layer, names in self.decoder.returnable.items() if name in names)
 
-    def own_parameters(self) -> Dict[str, Optional[str]]:
+    def mechanism_parameters(self) -> Dict[str, Optional[str]]:
         """The mechanisms' own parameters, which a plain model's checkpoint does not have: for each name, the name of
         the parameter that it copies in a warm start, or None."""
         sources: Dict[str, Optional[str]] = {}

@@ -12,7 +12,7 @@ from fairseq_ctxgates.mechanism import Mechanism
 from fairseq_ctxgates.models.mechanism_parts import single_part
 from fairseq_ctxgates.models.transformer_config import NestedConfig
 from fairseq_ctxgates.modules.attention import EncodedSentence, IncrementalState, SentenceAttention, attend
-from fairseq_ctxgates.modules.norm_order import NormOrder, SublayerNorm
+from fairseq_ctxgates.modules.norm_order import SublayerNorm
 from fairseq_ctxgates.modules.quantization_noise import add_quantization_noise
 from fairseq_ctxgates.parts import Connection, LayerInput, Part, Parts, ResidualConnection, Returned
 
@@ -20,7 +20,8 @@ from fairseq_ctxgates.parts import Connection, LayerInput, Part, Parts, Residual
 class ContextDecoderLayer(TransformerDecoderLayerBase):
     """One decoder layer: target context, source context, what connects them, feed-forward.
 
-    With layer normalization in the place that :class:`NormOrder` gives it, and dropout after each sublayer,
+    With layer normalization in the place that :class:`~fairseq_ctxgates.modules.norm_order.NormOrder` gives it, and
+    dropout after each sublayer,
 
         t  = x + self-attention(x)      the target context
         a  = attention(t, h)            the source context, which each of ``source_parts`` changes in turn
@@ -37,7 +38,7 @@ class ContextDecoderLayer(TransformerDecoderLayerBase):
     def __init__(self, cfg: NestedConfig, number: int) -> None:
         super().__init__(cfg)
         self.number = number
-        self.norm_order = NormOrder(cfg.decoder_norm_order)
+        self.norm_order = cfg.decoder_norm_order
         mechanisms: Sequence[Mechanism] = [one for one in cfg.mechanisms if number in one.layers]
         new_attention = partial(self.build_encoder_attention, self.embed_dim, cfg)
         self.source_parts = Parts({one.name: one.source_part(number, cfg, new_attention) for one in mechanisms})

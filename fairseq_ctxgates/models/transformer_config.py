@@ -88,7 +88,7 @@ class NestedConfig(TransformerConfig):
 
     mechanisms: Tuple[Mechanism, ...]
     unread_options: Dict[str, str]
-    decoder_norm_order: str
+    decoder_norm_order: NormOrder
 
 
 ContextTransformerConfig = make_dataclass(
@@ -132,12 +132,11 @@ def transformer_config(flat: FairseqDataclass) -> NestedConfig:
     return cfg
 
 
-def _norm_order(is_pre_norm: bool, given: Optional[str]) -> str:
-    if given is None:
-        return "pre" if is_pre_norm else "post"
-    if is_pre_norm != (given == "pre"):
+def _norm_order(is_pre_norm: bool, given: Optional[str]) -> NormOrder:
+    chosen = NormOrder.choose(given, is_pre_norm)
+    if is_pre_norm != (chosen is NormOrder.PRE):
         raise UserError(
             f"--decoder-norm-order {given} contradicts --decoder-normalize-before ({is_pre_norm}): give both for "
             f"pre-norm, only the first otherwise"
         )
-    return str(given)
+    return chosen

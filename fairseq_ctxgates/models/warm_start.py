@@ -73,13 +73,13 @@ def warm_start(model: ContextModel, path: str, options: object) -> None:
     model.upgrade_state_dict(state)
     for entry in find_needs(state):  # the new model may be given another input
         del state[entry]
-    own = model.state_dict()
-    of_mechanisms = model.own_parameters()
-    _check_fits(state, own, of_mechanisms, path)
-    new = [name for name in own if name not in state]
-    sources = {name: of_mechanisms[name] for name in new}
+    parameters = model.state_dict()
+    mechanism_parameters = model.mechanism_parameters()
+    _check_fits(state, parameters, mechanism_parameters, path)
+    new = [name for name in parameters if name not in state]
+    sources = {name: mechanism_parameters[name] for name in new}
     copies = {name: state[source] for name, source in sources.items() if source is not None}
-    model.load_state_dict({**own, **state, **copies}, strict=True)
+    model.load_state_dict({**parameters, **state, **copies}, strict=True)
     model.warm_started_from = path
     logger.info(
         f"warm start from {path}: {len(state)} parameters taken over, {len(new)} of the mechanisms' own are new "
@@ -97,8 +97,8 @@ def kept_options(options: object, mechanisms: Sequence[Mechanism]) -> Dict[str, 
     """
     values = {name: str(getattr(options, name)) for name in KEPT_OPTIONS if hasattr(options, name)}
     if hasattr(options, "decoder_normalize_before"):
-        plain = NormOrder.PRE if options.decoder_normalize_before else NormOrder.POST
-        values["decoder_norm_order"] = str(getattr(options, "decoder_norm_order", None) or plain.value)
+        given = getattr(options, "decoder_norm_order", None)
+        values["decoder_norm_order"] = NormOrder.choose(given, options.decoder_normalize_before).value
     for mechanism in mechanisms:
         if mechanism.is_on_in(options):
             values.update(mechanism.kept_values(options))
@@ -112,8 +112,8 @@ def _trained_options(checkpoint: Mapping[str, Any]) -> object:
     return Namespace(**options) if isinstance(options, Mapping) else options
 
 
-def _check_options(trained: Mapping[str, str], own: Mapping[str, str], path: str) -> None:
-    for name, value in own.items():
+def _check_options(trained: Mapping[str, str], given: Mapping[str, str], path: str) -> None:
+    for name, value in given.items():
         if trained.get(name, value) != value:
             raise UserError(
                 f"--warm-start {path}: its model was trained with {as_flag(name)} {trained[name]}, and the model has "
@@ -122,12 +122,12 @@ def _check_options(trained: Mapping[str, str], own: Mapping[str, str], path: str
 
 
 def _check_fits(
-    state: Mapping[str, Tensor], own: Mapping[str, Tensor], of_mechanisms: Collection[str], path: str
+    state: Mapping[str, Tensor], parameters: Mapping[str, Tensor], mechanism_parameters: Collection[str], path: str
 ) -> None:
     """Raise UserError unless a checkpoint has the model's own parameters, with or without those of the mechanisms."""
-    missing = [name for name in own if name not in state and name not in of_mechanisms]
-    unknown = [name for name in state if name not in own and not is_obsolete(name)]
-    reshaped = [name for name in own if name in state and own[name].shape != state[name].shape]
+    missing = [name for name in parameters if name not in state and name not in mechanism_parameters]
+    unknown = [name for name in state if name not in parameters and not is_obsolete(name)]
+    reshaped = [name for name in parameters if name in state and parameters[name].shape != state[name].shape]
     for names, what in (
         (missing, "lacks"),
         (unknown, "has parameters that the model does not have:"),
@@ -135,7 +135,7 @@ def _check_fits(
     ):
         if names:
             raise UserError(f"--warm-start {path}: the checkpoint {what} {', '.join(names)}")
-    for names in _shared(own):
+    for names in _shared(parameters):
         taken = [state[name] for name in names if name in state]
         if any(not torch.equal(parameter, taken[0]) for parameter in taken):
             raise UserError(
@@ -149,4 +149,4 @@ def _shared(parameters: Mapping[str, Tensor]) -> Iterable[List[str]]:
     names = defaultdict(list)
     for name, parameter in parameters.items():
         names[parameter.data_ptr(), parameter.shape].append(name)
-    return (of_one for of_one in names.values() if len(of_one) > 1)
+    return (shared for shared in names.values() if len(shared) > 1)

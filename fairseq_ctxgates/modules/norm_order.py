@@ -1,7 +1,7 @@
 """Where a decoder layer normalizes: the one module that reads the norm order."""
 
 from enum import Enum
-from typing import Callable, NamedTuple
+from typing import Callable, NamedTuple, Optional
 
 from torch import Tensor
 
@@ -21,6 +21,13 @@ class NormOrder(Enum):
     POST = "post"
     PRE = "pre"
     INNER = "inner"
+
+    @classmethod
+    def choose(cls, norm_order: Optional[str], normalize_before: bool) -> "NormOrder":
+        """``--decoder-norm-order``, or without it what ``--decoder-normalize-before`` says."""
+        if norm_order:
+            return cls(str(norm_order))
+        return cls.PRE if normalize_before else cls.POST
 
 
 class SublayerNorm(NamedTuple):

@@ -292,8 +292,8 @@ class ContextTranslationTask(TranslationTask):
         criterion = super().build_criterion(cfg, *others, **kwargs)
         self._has_criterion = True
         for model in self._models:
-            if hasattr(criterion, "check_model"):
-                criterion.check_model(model)
+            if hasattr(criterion, "prepare_for"):
+                criterion.prepare_for(model)
         return criterion
 
     def build_generator(

@@ -255,8 +255,8 @@ def test_systems_are_resampled_together() -> None:
 def test_an_undefined_figure_has_no_interval() -> None:
     estimate = bootstrap(np.zeros((3, 2)), mean)
     assert estimate == Estimate(None, None, None)
-    assert (estimate.text(".1f"), estimate.times(100)) == ("—", estimate)
-    assert Estimate(1.0, 0.5, 2.0).times(10).text(".1f") == "10.0 [5.0, 20.0]"
+    assert (estimate.text(".1f"), estimate.as_percent()) == ("—", estimate)
+    assert Estimate(0.1, 0.05, 0.2).as_percent().text(".1f") == "10.0 [5.0, 20.0]"
 
 
 def test_a_figure_that_is_undefined_in_a_resample_is_shown_alone() -> None:

@@ -99,7 +99,7 @@ def test_tuples_of_subwords_and_escapes(corenlp_url):
     """The dog's owner, as Moses and subword-nmt leave him."""
     row = "the d@@ og &apos;s ow@@ ner buys f@@ resh &quot; app@@ les &quot; .".split()
     with build_extractor("corenlp-openie", "en", [corenlp_url]) as extractor:
-        (groups,) = relations_of_tokens(extractor, [row])
+        (groups,) = relations_of_tokens(extractor, [row], "subword_nmt")
         (words,) = extractor.extract(['the dog \'s owner buys fresh " apples " .'.split()])
     assert words and [1, 2, 3, 4, 7] in words  # dog 's owner buys apples
     positions = [[0], [1, 2], [3], [4, 5], [6], [7, 8], [9], [10, 11], [12], [13]]

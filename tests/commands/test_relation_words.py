@@ -61,7 +61,7 @@ def test_an_unknown_word_stays_one_word(row, remove_bpe, words, is_unknown):
 def test_escapes_are_undone_one_to_one():
     row = "&apos;s &quot; &amp; &#91; &#93; &lt; &gt; &#124; @-@ well@@ &apos;@@ s & @ a&b &amp;lt;"
     words = ["'s", '"', "&", "[", "]", "<", ">", "|", "-", "well's", "&", "@", "a&b", "&lt;"]
-    found = words_of_tokens(row.split())
+    found = words_of_tokens(row.split(), "subword_nmt")
     assert found.words == words
     assert found.positions == [[0], [1], [2], [3], [4], [5], [6], [7], [8], [9, 10, 11], [12], [13], [14], [15]]
 
@@ -88,7 +88,7 @@ class Parser(RelationExtractor):
 
 def test_tuples_as_groups_of_token_positions():
     rows = [["f@@", "arm@@", "ers", "buy", "l@@", "amps"], [], ["run", "!"]]
-    assert relations_of_tokens(Parser(), rows) == [[[0, 1, 2, 4, 5]], [], [[0, 1]]]
+    assert relations_of_tokens(Parser(), rows, "subword_nmt") == [[[0, 1, 2, 4, 5]], [], [[0, 1]]]
 
 
 def test_tuples_of_words_of_sentencepiece():
@@ -113,7 +113,7 @@ def test_two_errors_that_make_up_for_each_other_in_number():
 
 
 def test_a_row_that_cannot_be_parsed_has_no_relations():
-    assert relations_of_tokens(Parser(), [["SLOW", "a"], ["b", "c"]]) == [[], [[0, 1]]]
+    assert relations_of_tokens(Parser(), [["SLOW", "a"], ["b", "c"]], "none") == [[], [[0, 1]]]
 
 
 def test_requests_are_limited_and_empty_sentences_are_not_sent():

@@ -91,9 +91,9 @@ def test_an_unknown_reduction_is_refused() -> None:
         gate_hinge(HAND_GATE, HAND_LABELS, "hinge_of_mean")
 
 
-def test_the_hinge_needs_the_layers_that_check_model_chooses() -> None:
+def test_the_hinge_needs_the_layers_that_prepare_for_chooses() -> None:
     criterion = make_criterion(make_task(load_gate_labels=True))
-    with pytest.raises(RuntimeError, match="check_model"):
+    with pytest.raises(RuntimeError, match="prepare_for"):
         criterion.compute_hinge({1: HAND_GATE}, HAND_LABELS)
 
 

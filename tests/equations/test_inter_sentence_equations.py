@@ -124,7 +124,7 @@ def test_gradients() -> None:
     """Every parameter of the mechanism, by finite differences."""
     model = make_model("isg_transformer", decoder_layers=1)
     layer = model.decoder.layers[0]
-    parameters = {name: value for name, value in model.named_parameters() if name in model.own_parameters()}
+    parameters = {name: value for name, value in model.named_parameters() if name in model.mechanism_parameters()}
     assert len(parameters) == 8 + 6
     weights = torch.randn(*WORDS.shape, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
 

@@ -243,7 +243,7 @@ def test_names_in_checkpoints(fusion: str, modules: list[str]) -> None:
     """Checkpoints keep these names, in this order, in which the optimizer's state has the parameters."""
     model = build_model("fra_transformer", relation_fusion=fusion)
     prefix = "decoder.layers.2.source_parts.relations.fusion"
-    assert list(model.own_parameters()) == [
+    assert list(model.mechanism_parameters()) == [
         f"{prefix}.{module}.{parameter}" for module in modules for parameter in ("weight", "bias")
     ]
 
@@ -257,9 +257,9 @@ def test_gradients(options: dict[str, Any]) -> None:
     parameters = {
         name: parameter
         for name, parameter in model.named_parameters()
-        if name.startswith("encoder.layers") or name in model.own_parameters()
+        if name.startswith("encoder.layers") or name in model.mechanism_parameters()
     }
-    own = [name for name in parameters if name in model.own_parameters()]
+    own = [name for name in parameters if name in model.mechanism_parameters()]
     assert len(own) == 8 + {"linear": 0, "concat-gate": 4}.get(options.get("relation_fusion", ""), 2)
     weights = torch.randn(*WORDS.shape, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
 

@@ -382,7 +382,7 @@ def test_presets(arch: str) -> None:
         ("preceding",) if arch == "isg_rnnsearch" else (),
     )
     assert (model.decoder.cell.feedback_proj is not None) == (arch == "isg_rnnsearch")
-    own = {name for name in model.state_dict() if name not in model.own_parameters()}
+    own = {name for name in model.state_dict() if name not in model.mechanism_parameters()}
     assert own == set(build_rnnsearch(feedback_attention=arch == "isg_rnnsearch").state_dict())
 
 

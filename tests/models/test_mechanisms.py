@@ -238,7 +238,7 @@ def test_everything_in_a_part_is_the_mechanisms_own(tmp_path: Path) -> None:
     model.decoder.layers[0].source_parts["tied"] = TiedPart()
     prefix = "decoder.layers.0.source_parts.tied."
     own = {"table", "first.weight", "first.bias", "second.weight", "second.bias"}
-    assert set(model.own_parameters()) == {prefix + name for name in own}
+    assert set(model.mechanism_parameters()) == {prefix + name for name in own}
     warm_start(model, save_parameters(plain, tmp_path / "plain.pt"), Namespace())
     assert torch.equal(model.encoder.embed_tokens.weight, plain.encoder.embed_tokens.weight)
 

@@ -43,7 +43,7 @@ from fairseq_ctxgates.context_gates.pmi.table import (
 )
 from fairseq_ctxgates.data.data_directory import Split, digest_of, fingerprint
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.files import naming, scratch_folder, write_array
+from fairseq_ctxgates.files import name_file_if_disk_full, scratch_folder, write_array
 
 DEFAULT_MEMORY = 4 << 30
 NAMES = ("bilingual", "monolingual")
@@ -196,7 +196,7 @@ def collect_types(
     occurrences, pairs = np.zeros(widths[1], np.int64), np.zeros((2, widths[1]), np.int64)
     bar = tqdm(total=sentences, desc="reading", unit=" sentences", unit_scale=True, disable=not show_progress)
     names = ("source.types", "target.types", "target.preceding")
-    with naming(scratch), bar, ExitStack() as stack:
+    with name_file_if_disk_full(scratch), bar, ExitStack() as stack:
         types_files = [stack.enter_context(open(scratch / name, "wb")) for name in names]
         source_start, target_start = (
             stack.enter_context(closing(StartsFile(scratch / f"{role}.start"))) for role in ("source", "target")

@@ -11,7 +11,7 @@ import numpy as np
 from fairseq_ctxgates.compat import MMapIndexedDataset
 from fairseq_ctxgates.data.data_directory import ROWS_AT_ONCE, Split
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.files import naming
+from fairseq_ctxgates.files import name_file_if_disk_full
 
 
 class Sentences(NamedTuple):
@@ -85,7 +85,7 @@ def text_files(split: Split, scratch: Path, name: str = "text") -> Tuple[TextFil
 def _text_file(split: Split, lang: str, scratch: Path, name: str) -> TextFile:
     prefix, start = split.text_prefix(lang), scratch / f"{name}.{lang}"
     index = MMapIndexedDataset.Index(f"{prefix}.idx")
-    with naming(start), closing(StartsFile(start)) as file:
+    with name_file_if_disk_full(start), closing(StartsFile(start)) as file:
         for first in range(0, len(index), ROWS_AT_ONCE):
             file.add(index.sizes[first : first + ROWS_AT_ONCE])
     return TextFile(Path(f"{prefix}.bin"), np.dtype(index.dtype), start)

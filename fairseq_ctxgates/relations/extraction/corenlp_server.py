@@ -35,8 +35,8 @@ from stanza.server.client import (
     resolve_classpath,
 )
 
-from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.files import naming
+from fairseq_ctxgates.errors import UserError, one_line
+from fairseq_ctxgates.files import name_file_if_disk_full
 from fairseq_ctxgates.processes import ending_with_parent
 from fairseq_ctxgates.relations.extraction.extractor import TRIAL_SENTENCE, NotParsed
 
@@ -122,7 +122,7 @@ class CoreNLPServer(ABC):
         """The document of a text; errors as in :meth:`annotate`."""
         try:
             # Without reset_default the result would depend on the default properties of the server.
-            return self._client(self.url, milliseconds).annotate(
+            return self._client(milliseconds).annotate(
                 text,
                 properties={**properties, "timeout": str(milliseconds)},
                 reset_default=True,
@@ -140,22 +140,22 @@ class CoreNLPServer(ABC):
                     f"give --corenlp-url http://user:password@HOST:PORT, or name them in ~/.netrc"
                 ) from error
             if status is not None:
-                raise NotParsed(f"HTTP {status}: {' '.join(str(error).split())[:300]}") from error
+                raise NotParsed(f"HTTP {status}: {one_line(error)}") from error
             raise ServerLost(str(error)) from error
         except (DecodeError, IndexError) as error:  # IndexError: an empty answer
             raise ServerLost(f"the answer is not a CoreNLP document ({error})") from error
 
-    def _client(self, url: str, milliseconds: int) -> CoreNLPClient:
+    def _client(self, milliseconds: int) -> CoreNLPClient:
         """The client that sends requests with this time limit. It is made once, because stanza keeps each client until
         the process ends."""
-        if (url, milliseconds) not in self._clients:
-            self._clients[url, milliseconds] = CoreNLPClient(
+        if (self.url, milliseconds) not in self._clients:
+            self._clients[self.url, milliseconds] = CoreNLPClient(
                 start_server=StartServer.DONT_START,
-                endpoint=url,
+                endpoint=self.url,
                 timeout=(milliseconds + 1000 * GRACE_SECONDS) / 2,  # stanza waits twice as long
                 output_format="serialized",
             )
-        return self._clients[url, milliseconds]
+        return self._clients[self.url, milliseconds]
 
     @property
     def _proxies(self) -> Optional[Dict[str, str]]:
@@ -205,7 +205,9 @@ class CoreNLPServer(ABC):
     def ping(self) -> str:
         """Empty if the server answers that it is alive; otherwise what is wrong."""
         try:
-            response = requests.get(f"{self.url}/ping", auth=self.credentials, proxies=self._proxies, timeout=10)
+            response = requests.get(
+                f"{self.url}/ping", auth=self.credentials, proxies=self._proxies, timeout=CONNECTION_SECONDS
+            )
         except requests.exceptions.RequestException as error:
             return type(error).__name__
         return "" if response.ok else f"HTTP {response.status_code}"
@@ -295,7 +297,7 @@ class ManagedServer(CoreNLPServer):
         self._folder = tempfile.TemporaryDirectory(prefix="corenlp-")  # which nobody else can read
         self._properties = Path(self._folder.name) / "server.properties"
         self._properties.touch(mode=0o600)
-        with naming(self._properties):
+        with name_file_if_disk_full(self._properties):
             self._properties.write_text(f"username = {user}\npassword = {password}\n")
         self._process: Optional[CoreNLPClient] = None
         self._log = tempfile.TemporaryFile(mode="w+", encoding="utf-8", errors="replace")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from itertools import chain
 from typing import Iterator, List, Sequence, Tuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from tqdm import tqdm
 from fairseq_ctxgates.data.data_directory import PAD, PADDING_IN_TEXT, Split
 from fairseq_ctxgates.data.subwords import check_subwords
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.relations.extraction.words import Words, words_of_tokens
+from fairseq_ctxgates.relations.extraction.words import SourceSentence, words_of_tokens
 
 
 class SourceText:
@@ -34,7 +35,7 @@ class SourceText:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, row: int) -> Words:
+    def __getitem__(self, row: int) -> SourceSentence:
         ids = self._rows[row].tolist()
         if PAD in ids:
             raise UserError(f"{self.split.text_prefix(self.split.source_lang)}, row {row + 1}: {PADDING_IN_TEXT}")
@@ -49,7 +50,7 @@ class SourceText:
                 f"but {path} has {len(self._symbols)} types: use the dictionary that the text was binarized with"
             ) from error
 
-    def __iter__(self) -> Iterator[Words]:
+    def __iter__(self) -> Iterator[SourceSentence]:
         return (self[row] for row in range(len(self)))
 
 
@@ -60,12 +61,12 @@ def find_distinct_sentences(texts: Sequence[SourceText]) -> Tuple[List[np.ndarra
         for each text the index of each row's sentence, (rows,);
         the text and the row of the first occurrence of each distinct sentence, (sentences, 2)
     """
-    digests = np.empty(sum(map(len, texts)), "V16")
+    digests = np.empty(sum(map(len, texts)), "S16")
     with tqdm(total=len(digests), desc="reading", unit=" sentences", unit_scale=True) as bar:
-        for position, words in enumerate(words for text in texts for words, _, _ in text):
-            digests[position] = hashlib.blake2b(repr(words).encode(), digest_size=16).digest()
+        for index, sentence in enumerate(chain.from_iterable(texts)):
+            digests[index] = hashlib.blake2b(repr(sentence.words).encode(), digest_size=16).digest()
             bar.update()
-    _, first, inverse = np.unique(digests.view("S16"), return_index=True, return_inverse=True)
+    _, first, inverse = np.unique(digests, return_index=True, return_inverse=True)
     order = np.argsort(first)
     indices = np.empty_like(order)
     indices[order] = np.arange(len(order))

@@ -141,7 +141,7 @@ def is_too_long(words: Sequence[str]) -> bool:
 
 
 def relations_of_tokens(
-    extractor: RelationExtractor, rows: Sequence[Sequence[str]], remove_bpe: str = "subword_nmt"
+    extractor: RelationExtractor, rows: Sequence[Sequence[str]], remove_bpe: str
 ) -> List[List[List[int]]]:
     """Extract the tuples of rows of tokens, each tuple as a group of token positions.
 

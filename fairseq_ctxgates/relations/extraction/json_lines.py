@@ -21,14 +21,14 @@ from fairseq_ctxgates.errors import UserError, one_line
 from fairseq_ctxgates.files import atomic_write, open_binary
 from fairseq_ctxgates.relations.extraction.corpus import SourceText
 from fairseq_ctxgates.relations.extraction.extractor import RelationTuple, Tuples
-from fairseq_ctxgates.relations.extraction.words import Words, unescape
+from fairseq_ctxgates.relations.extraction.words import SourceSentence, unescape
 
 PARTS = RelationTuple._fields
 KEYS = ("split", "words", "tuples", "text")
 EXAMPLE = '{"words": ["farmers", "buy", "lamps"], "tuples": [{"subject": [0], "relation": [1], "object": [2]}]}'
 
 
-def tuples_line(split: str, words: Sequence[str], tuples: Tuples) -> str:
+def json_line(split: str, words: Sequence[str], tuples: Tuples) -> str:
     """The line of a sentence, with its line feed."""
     content: Dict[str, Any] = {"split": split, "words": list(words), "tuples": None}
     if tuples is not None:
@@ -55,8 +55,8 @@ def read_tuples(path: Path, text: SourceText) -> Iterator[Tuples]:
     """
     name = f"{text.split.data_dir}/{text.split.name}"
     others: Set[str] = set()
-    for row, (line, words) in enumerate(zip_longest(lines_of_split(path, text.split.name, others), text)):
-        if line is None or words is None:
+    for row, (line, sentence) in enumerate(zip_longest(lines_of_split(path, text.split.name, others), text)):
+        if line is None or sentence is None:
             count = f"only {row}" if line is None else f"more than {row}"
             left_out = f" (its other lines name the split {' or '.join(sorted(others))})" if others else ""
             raise UserError(
@@ -64,11 +64,11 @@ def read_tuples(path: Path, text: SourceText) -> Iterator[Tuples]:
                 f"text"
             )
         place, content = line
-        if is_split_by_unknown(content.get("words"), words):
+        if is_split_by_unknown(content.get("words"), sentence):
             yield None
         else:
-            check_words(place, content.get("words"), words, f"{name}, row {row + 1}")
-            yield check_tuples(place, content.get("tuples"), len(words.words))
+            check_words(place, content.get("words"), sentence, f"{name}, row {row + 1}")
+            yield check_tuples(place, content.get("tuples"), len(sentence.words))
 
 
 def lines_of_split(path: Path, name: str, others: Set[str]) -> Iterator[Tuple[str, Dict[str, Any]]]:
@@ -106,28 +106,29 @@ def fits(given: object, word: str) -> bool:
     return isinstance(given, str) and word in (given, unescape(given))
 
 
-def is_split_by_unknown(found: object, words: Words) -> bool:
+def is_split_by_unknown(found: object, sentence: SourceSentence) -> bool:
     """Whether a row has another number of words than its line because a subword is unknown: ``<unk>`` has no mark that
     says whether the word goes on. The words before the first such word are the same, and those at the end, after the
     word behind the last one."""
-    if not isinstance(found, list) or len(found) == len(words.words) or not any(words.is_unknown):
+    if not isinstance(found, list) or len(found) == len(sentence.words) or not any(sentence.is_unknown):
         return False
-    before = words.words[: words.is_unknown.index(True)]
-    after = words.words[::-1][: max(words.is_unknown[::-1].index(True) - 1, 0)]
+    before = sentence.words[: sentence.is_unknown.index(True)]
+    after = sentence.words[::-1][: max(sentence.is_unknown[::-1].index(True) - 1, 0)]
     pairs = [*zip(found, before), *zip(found[::-1], after)]
     return len(found) >= len(before) + len(after) and all(fits(given, word) for given, word in pairs)
 
 
-def check_words(place: str, found: object, words: Words, row: str) -> None:
+def check_words(place: str, found: object, sentence: SourceSentence, row: str) -> None:
     """Raise UserError unless the words of a line are the words of a row; an unknown word of the row fits any word."""
     given_words = found if isinstance(found, list) else []
     is_equal = [
-        is_unknown or fits(given, word) for given, word, is_unknown in zip(given_words, words.words, words.is_unknown)
+        is_unknown or fits(given, word)
+        for given, word, is_unknown in zip(given_words, sentence.words, sentence.is_unknown)
     ]
-    if all(is_equal) and isinstance(found, list) and len(found) == len(words.words):
+    if all(is_equal) and isinstance(found, list) and len(found) == len(sentence.words):
         return
     first = "" if all(is_equal) else f"; the first that differs is word {is_equal.index(False)}, counted from 0"
-    raise UserError(f"{place}: the words are {found!r}, but the words of {row}, are {words.words!r}{first}")
+    raise UserError(f"{place}: the words are {found!r}, but the words of {row}, are {sentence.words!r}{first}")
 
 
 def check_tuples(place: str, found: Any, num_words: int) -> Tuples:

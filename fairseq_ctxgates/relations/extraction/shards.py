@@ -122,10 +122,10 @@ class ExtractedTuples:
 
     def __getitem__(self, index: int) -> Tuples:
         shard, line = divmod(int(index), SHARD_SENTENCES)
-        return tuples_of_line(self._lines(shard)[line])
+        return parse_shard_line(self._lines(shard)[line])
 
 
-def tuples_of_line(line: bytes) -> Tuples:
+def parse_shard_line(line: bytes) -> Tuples:
     """The tuples of a line of a shard."""
     tuples = json.loads(line)
     return None if tuples is None else [RelationTuple(*parts) for parts in tuples]
@@ -154,11 +154,10 @@ def extract_distinct_sentences(
     # Absolute paths: another process may have another working directory.
     splits = tuple(replace(split, data_dir=split.data_dir.absolute()) for split in splits)
     folder = shard_folder(splits, fingerprint)
-    shards = [
-        Shard(folder / f"{first:010}", splits, fingerprint, rows, options, server_options)
-        for first in range(0, len(places), SHARD_SENTENCES)
-        for rows in [places[first : first + SHARD_SENTENCES]]
-    ]
+    shards = []
+    for first in range(0, len(places), SHARD_SENTENCES):
+        rows = places[first : first + SHARD_SENTENCES]
+        shards.append(Shard(folder / f"{first:010}", splits, fingerprint, rows, options, server_options))
     done = [finished_sentences(shard.path) for shard in shards]
     missing = [shard for shard, count in zip(shards, done) if count < len(shard.places)]
     run = extract_shard
@@ -246,7 +245,7 @@ def extract_shard(shard: Shard, extractor: Optional[RelationExtractor] = None) -
     texts = open_texts(shard.splits, shard.options.remove_bpe, shard.fingerprint)
     places = shard.places.tolist()
     lines = read_shard(shard.path) if shard.path.exists() else None
-    tuples: List[Tuples] = [tuples_of_line(line) for line in lines or [b"null"] * len(places)]
+    tuples: List[Tuples] = [parse_shard_line(line) for line in lines or [b"null"] * len(places)]
     missing = [row for row, entries in enumerate(tuples) if entries is None]
     sentences = [texts[split][row].words for split, row in (places[row] for row in missing)]
     extracted = extractor.extract_tuples(sentences)

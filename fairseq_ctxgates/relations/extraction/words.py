@@ -26,8 +26,8 @@ ESCAPES = {
 _ESCAPE = re.compile("|".join(map(re.escape, ESCAPES)))
 
 
-class Words(NamedTuple):
-    """The words of a sentence.
+class SourceSentence(NamedTuple):
+    """The words of a row of tokens.
 
     Attributes:
         words: the words for the parser
@@ -49,7 +49,7 @@ def unescape(word: str) -> str:
     return _ESCAPE.sub(lambda match: ESCAPES[match[0]], word) if "&" in word or "@" in word else word
 
 
-def words_of_tokens(tokens: Sequence[str], remove_bpe: str = "subword_nmt") -> Words:
+def words_of_tokens(tokens: Sequence[str], remove_bpe: str) -> SourceSentence:
     """Join the subwords of a row of tokens to words, and replace the escapes of Moses' tokenizer.
 
     A word that is one unknown token becomes ``UNKNOWN_WORD``; an unknown token in a longer word is left out.
@@ -65,4 +65,4 @@ def words_of_tokens(tokens: Sequence[str], remove_bpe: str = "subword_nmt") -> W
         words.append(unescape("".join(text for text in texts if text != UNKNOWN_TOKEN)) or UNKNOWN_WORD)
         positions.append([position for _, position in parts])
         is_unknown.append(unknown)
-    return Words(words, positions, is_unknown)
+    return SourceSentence(words, positions, is_unknown)

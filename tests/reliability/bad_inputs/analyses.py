@@ -171,12 +171,16 @@ COHERENT: Rows = (
     bad_value("vectors that are a folder", f"{COHERENCE} --one-document --vectors models", "models", WHOLE, "irectory"),
     bad_value("compressed vectors to save", f"{TRAINED} --save-vectors a.txt.gz", "leave out the ending .gz"),
     bad_value(
-        "training text that is not there", f"{COHERENCE} --one-document --train-vectors a", "a cannot be read: No such"
+        "training text that is not there",
+        f"{COHERENCE} --one-document --train-vectors a",
+        "a not found: check the path",
     ),
     bad_value(
-        "training text that is a folder", f"{COHERENCE} --one-document --train-vectors models", "models cannot be read"
+        "training text that is a folder", f"{COHERENCE} --one-document --train-vectors models", "models: Is a directory"
     ),
-    bad_file("training text in Latin-1", TRAINED, append("train.en", b"\xfc\n"), "train.en: line 17 is not UTF-8"),
+    bad_file(
+        "training text in Latin-1", TRAINED, append("train.en", b"\xfc\n"), "train.en, line 17: not text in UTF-8"
+    ),
     bad_file(
         "no training text",
         TRAINED,
