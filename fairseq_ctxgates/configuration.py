@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from enum import Enum
-from typing import Type, TypeVar
+from typing import Optional, Type, TypeVar
 
 from fairseq.dataclass import FairseqDataclass
 
@@ -21,6 +21,16 @@ def plain(value: object) -> object:
     """An option's value; a fairseq ``ChoiceEnum`` value becomes its string, because forks of fairseq call string
     methods on it."""
     return str(value) if isinstance(value, Enum) else value
+
+
+def from_text(config: Type[FairseqDataclass], option: str, text: Optional[str]) -> object:
+    """The inverse of ``str`` for the value of a dataclass's option: an integer, a switch, or text. None is None."""
+    (kind,) = (known.type for known in fields(config) if known.name == option)
+    if text is None:
+        return None
+    if kind in (int, Optional[int]):
+        return int(text)
+    return text == "True" if kind in (bool, Optional[bool]) else text
 
 
 def as_flag(option: str) -> str:

@@ -130,10 +130,7 @@ def self_attention(model: Any, batch: Batch, layer: int) -> Tuple[Tensor, Tensor
         x, x, x, key_padding_mask=padding_mask, attn_mask=attention_mask, need_weights=True
     )
     plain, masked = weights.chunk(2)  # see ContextTransformerEncoder.encode
-    # Where each layer runs once, further sentences are further rows, and all are padded to one length.
-    sentences, length = net_input["src_tokens"].shape
-    own = slice(sentences), slice(length), slice(length)
-    return plain[own], masked[own]
+    return plain, masked
 
 
 def relation_figure(sentence: RelationAttention) -> Figure:

@@ -71,9 +71,7 @@ def gate_hinge(gate: Tensor, labels: Tensor, reduction: str = "hinge-of-mean") -
     Raises:
         ValueError: the reduction has another name.
     """
-    z = gate.float()
-    if reduction == "hinge-of-mean":
-        z = z.mean(dim=-1, keepdim=True)
+    z = gate.mean(dim=-1, keepdim=True, dtype=torch.float) if reduction == "hinge-of-mean" else gate.float()
     # With the sign 1 - 2 z*, and 0 without a label, both terms are max(sign (z - 0.5), 0).
     hinges = torch.relu(gate_signs(labels).t().unsqueeze(-1) * (z - 0.5))
     if reduction == "sum":
@@ -92,10 +90,11 @@ class GateRegularizedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
     The hinge pulls a gate z to its label's side of one half. It is summed over positions, like the negative
     log-likelihood, and added in training only.
 
-    The criterion logs ``gate_loss``, the hinge for each token, before λ and not in bits. Of the gates of all layers at
-    all tokens, regularized or not, it logs ``gate_mean``, ``gate_var``, ``gate_agreement`` (the share of components on
-    their label's side) and ``gate_mean_agreement`` (the share of gates whose mean over the components is on their
-    label's side).
+    The criterion logs ``gate_loss``, the hinge for each token, before λ and not in bits: the sum, or the mean, over the
+    regularized layers, divided by the number of all target tokens, also of those without a label. Of the gates of all
+    layers at all tokens, regularized or not, it logs ``gate_mean``, ``gate_var``, ``gate_agreement`` (the share of
+    components on their label's side) and ``gate_mean_agreement`` (the share of gates whose mean over the components is
+    on their label's side).
     """
 
     _layers: Tuple[int, ...] = ()  # the regularized layers, which prepare_for sets

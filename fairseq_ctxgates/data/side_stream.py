@@ -46,6 +46,7 @@ Rows = Union[MMapIndexedDataset, ConcatDataset]  # of one split, or of several t
 class TaskOptions(Protocol):
     """The options of the task that a stream reads in addition to its own."""
 
+    data: str
     source_lang: str
     target_lang: str
     max_source_positions: int

@@ -127,14 +127,14 @@ class ConcatenatedSentences(PrecedingStream):
                 raise UserError("--ignore-preceding-target needs --concatenate-preceding-target")
             if options.preceding_references:
                 raise UserError("--preceding-references needs a model trained with --concatenate-preceding-target")
-        if target_count is not None and int(target_count) < 1:
+        if target_count is not None and target_count < 1:
             raise UserError(f"--concatenate-target-number {target_count}: it must be at least 1")
         least = 1 if target_count is None else 0
-        if source_count is not None and int(source_count) < least:
+        if source_count is not None and source_count < least:
             raise UserError(
                 f"--concatenate-number {source_count}: it must be at least 1, or 0 with --concatenate-target-number"
             )
-        if options.preceding_length_ratio and source_count is not None and int(source_count) == 0:
+        if options.preceding_length_ratio and source_count == 0:
             raise UserError(
                 "--preceding-length-ratio compares a source with its preceding sentences: it would do nothing with "
                 "--concatenate-number 0"
@@ -232,8 +232,8 @@ class ConcatenatedSentences(PrecedingStream):
 
 def _counts(options: PrecedingSentencesConfig) -> Tuple[int, int]:
     """The number of preceding sentences that are prepended to a source, and to a target."""
-    source = 1 if options.concatenate_number is None else int(options.concatenate_number)
-    target = source if options.concatenate_target_number is None else int(options.concatenate_target_number)
+    source = 1 if options.concatenate_number is None else options.concatenate_number
+    target = source if options.concatenate_target_number is None else options.concatenate_target_number
     return source, target if options.concatenate_preceding_target else 0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Mapping, Optional, Sequence, Tuple
+from typing import ClassVar, Mapping, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,18 @@ from fairseq_ctxgates.modules.interpolation import interpolate
 from fairseq_ctxgates.parts import LayerInput, RecurrentSourcePart, RecurrentWidths, Returned, SourceContextPart
 
 GATES, ATTENTION = "inter_sentence_gates", "preceding_attention"  # what the parts return
+
+
+class GateTerms(NamedTuple):
+    """What a context c is in the two equations of :class:`InterSentenceGate`, (..., context dim) each.
+
+    Attributes:
+        in_gate: C_b c_b, or C_a c_a
+        in_mixture: C_2 c_b, or C_1 c_a
+    """
+
+    in_gate: Tensor
+    in_mixture: Tensor
 
 
 class InterSentenceGate(nn.Module):
@@ -60,20 +72,19 @@ class InterSentenceGate(nn.Module):
         sentence, preceding = self.sentence_terms(sentence_context), self.preceding_terms(preceding_context)
         return self.mix(self.from_state(state), sentence, preceding)
 
-    def sentence_terms(self, context: Tensor) -> Tuple[Tensor, Tensor]:
-        """C_b c_b and C_2 c_b, (..., context dim) each."""
-        return self.from_sentence(context), self.sentence_proj(context)
+    def sentence_terms(self, context: Tensor) -> GateTerms:
+        """C_b c_b and C_2 c_b."""
+        return GateTerms(self.from_sentence(context), self.sentence_proj(context))
 
-    def preceding_terms(self, context: Tensor) -> Tuple[Tensor, Tensor]:
-        """C_a c_a and C_1 c_a, (..., context dim) each."""
-        return self.from_preceding(context), self.preceding_proj(context)
+    def preceding_terms(self, context: Tensor) -> GateTerms:
+        """C_a c_a and C_1 c_a."""
+        return GateTerms(self.from_preceding(context), self.preceding_proj(context))
 
-    def mix(self, state: Tensor, sentence: Sequence[Tensor], preceding: Sequence[Tensor]) -> Tuple[Tensor, Tensor]:
+    def mix(self, state_term: Tensor, sentence: GateTerms, preceding: GateTerms) -> Tuple[Tensor, Tensor]:
         """c and z, from U q + b, the :meth:`sentence_terms` and the :meth:`preceding_terms`."""
-        (sentence_term, sentence_context), (preceding_term, preceding_context) = sentence, preceding
-        argument = state + sentence_term + preceding_term
+        argument = state_term + sentence.in_gate + preceding.in_gate
         z = torch.zeros_like(argument) if self.closed else torch.sigmoid(argument)
-        return interpolate(sentence_context, preceding_context, z), z
+        return interpolate(sentence.in_mixture, preceding.in_mixture, z), z
 
 
 class PrecedingContext(SourceContextPart):
@@ -177,19 +188,18 @@ class RecurrentPrecedingContext(RecurrentSourcePart):
     ) -> Tuple[Tensor, Returned]:
         """See :meth:`RecurrentSourcePart.forward`."""
         assert step_input is not None  # from step_inputs
-        word_term, preceding, weights = self.preceding_context(query, step_input, memory)
+        word_term, preceding, weights = self.terms_of_step(query, step_input, memory)
         state_term = self.gate.from_state(previous) + word_term
-        context, z = self.gate.mix(state_term, source.chunk(2, dim=-1), preceding.chunk(2, dim=-1))
+        context, z = self.gate.mix(state_term, GateTerms(*source.chunk(2, dim=-1)), preceding)
         return context, {GATES: z} if weights is None else {GATES: z, ATTENTION: weights}
 
-    def preceding_context(
+    def terms_of_step(
         self, query: Tensor, step_input: Tensor, memory: Optional[AttentionMemory]
-    ) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
-        """W y_{t-1}, (rows, context dim); the :meth:`preceding_terms` of c_a, (rows, 2 · context dim); and the weights
-        of attention, (rows, preceding length)."""
+    ) -> Tuple[Tensor, GateTerms, Optional[Tensor]]:
+        """W y_{t-1}, (rows, context dim); C_a c_a and C_1 c_a; the weights of attention, (rows, preceding length)."""
         assert memory is not None  # from read
         weights = self.attention(query, memory)
-        return step_input, weighted_sum(weights, memory.values), weights
+        return step_input, GateTerms(*weighted_sum(weights, memory.values).chunk(2, dim=-1)), weights
 
 
 class RecurrentRandomContext(RecurrentPrecedingContext):
@@ -208,11 +218,10 @@ class RecurrentRandomContext(RecurrentPrecedingContext):
         contexts = random_context(keys, 1, steps, self.gate.sentence_proj.in_features).to(words)
         return torch.cat([self.from_word(words), self.preceding_terms(contexts)], dim=-1)
 
-    def preceding_context(self, query: Tensor, step_input: Tensor, memory: object) -> Tuple[Tensor, Tensor, None]:
-        """See :meth:`RecurrentPrecedingContext.preceding_context`; there are no weights."""
-        width = step_input.size(-1) // 3
-        word_term, preceding = step_input.split([width, 2 * width], dim=-1)
-        return word_term, preceding, None
+    def terms_of_step(self, query: Tensor, step_input: Tensor, memory: object) -> Tuple[Tensor, GateTerms, None]:
+        """See :meth:`RecurrentPrecedingContext.terms_of_step`; there are no weights."""
+        word_term, in_gate, in_mixture = step_input.chunk(3, dim=-1)
+        return word_term, GateTerms(in_gate, in_mixture), None
 
 
 def step_numbers(first: int, x: Tensor) -> Tensor:

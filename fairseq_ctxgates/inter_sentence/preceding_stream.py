@@ -150,7 +150,7 @@ class PrecedingStream(SideStream[PrecedingSentencesConfig]):
         lengths = self.source_lengths if sentences is None else np.asarray(list(map(len, sentences)))
         self.target_lengths = None if dataset.tgt_sizes is None else np.array(dataset.tgt_sizes)
         self.contexts = shift(rows) if is_shifted(options) else rows
-        # The length of each preceding sentence, (sentences, N).
+        # How much of each preceding sentence is read, (sentences, N).
         within = np.minimum(lengths[self.contexts], task_options.max_source_positions)
         self.lengths = np.where(self.contexts == NONE, 0, within)
 
@@ -236,12 +236,14 @@ class PrecedingStream(SideStream[PrecedingSentencesConfig]):
             )
 
     def training_mask(self) -> Optional[np.ndarray]:
-        """What ``--preceding-length-ratio`` and ``--preceding-max-length`` keep. Lengths are without end of sentence.
-        The ratio applies to real preceding sentences only, because otherwise every document would lose its first
-        sentence."""
+        """What ``--preceding-length-ratio`` and ``--preceding-max-length`` keep. Lengths are without end of sentence,
+        and those of whole preceding sentences, also where they are read in part. The ratio applies to real preceding
+        sentences only, because otherwise every document would lose its first sentence."""
         ratio, max_length = self.options.preceding_length_ratio, self.options.preceding_max_length
+        contexts = self.contexts[:, : self.lengths.shape[1]]
+        whole_lengths = np.where(contexts == NONE, 0, self.source_lengths[contexts])
         source, target, preceding = (
-            np.asarray(lengths) - 1 for lengths in (self.source_lengths, self.target_lengths, self.lengths)
+            np.asarray(lengths) - 1 for lengths in (self.source_lengths, self.target_lengths, whole_lengths)
         )
         keep = np.ones(len(source), dtype=bool)
         if ratio:

@@ -42,8 +42,8 @@ class MultiplyingAttention(MultiheadAttention):
             projection(x).view(length, batch * self.num_heads, self.head_dim).transpose(0, 1)
             for projection, x in ((self.q_proj, query), (self.k_proj, key), (self.v_proj, value))
         )
-        scores = torch.bmm(q, k.transpose(1, 2)) / math.sqrt(self.head_dim)
-        scores = scores.masked_fill(attn_mask, 0.0)
+        # q is scaled before the product, as in fairseq: in half precision the product itself could overflow.
+        scores = torch.bmm(q * self.scaling, k.transpose(1, 2)).masked_fill(attn_mask, 0.0)
         if key_padding_mask is not None:
             is_padding = key_padding_mask[:, None, None].expand(-1, self.num_heads, 1, -1).reshape(-1, 1, length)
             scores = scores.masked_fill(is_padding, -math.inf)

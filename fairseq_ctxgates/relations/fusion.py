@@ -54,7 +54,7 @@ class GateFusion(RelationFusion):
 
     def forward(self, sentence_context: Tensor, relation_context: Tensor) -> Tensor:
         g = torch.sigmoid(self.gate(_concatenate(sentence_context, relation_context)))
-        return interpolate(relation_context, sentence_context, g)
+        return interpolate(start=relation_context, end=sentence_context, weight=g)
 
 
 class ConcatGateFusion(RelationFusion):

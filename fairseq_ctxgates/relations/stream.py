@@ -8,13 +8,14 @@ from typing import AbstractSet, Any, ClassVar, Dict, Mapping, Optional, Sequence
 
 import numpy as np
 import torch
+from fairseq import utils
 from fairseq.data import LanguagePairDataset
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from torch import Tensor
 
 from fairseq_ctxgates.compat import MMapIndexedDataset
 from fairseq_ctxgates.configuration import as_flag
-from fairseq_ctxgates.data.data_directory import Split
+from fairseq_ctxgates.data.data_directory import Split, find_splits
 from fairseq_ctxgates.data.side_stream import Batch, Rows, SideStream, TaskOptions
 from fairseq_ctxgates.data.side_stream_files import load_whole_metadata
 from fairseq_ctxgates.data.subwords import check_subwords
@@ -168,7 +169,8 @@ class Relations(SideStream[RelationsConfig]):
         task_options: TaskOptions,
         context_size: int = 1,
     ) -> "Relations":
-        """The relations that ``--relation-extractor`` finds in the lines; without it lines have none."""
+        """The relations that ``--relation-extractor`` finds in the lines, with the CoreNLP properties that the data
+        were extracted with; without it lines have none."""
         if options.relation_extractor is None:
             _warn_that_there_are_none()
             return cls([pack_tuples([])] * len(dataset), dataset, options, task_options)
@@ -178,8 +180,11 @@ class Relations(SideStream[RelationsConfig]):
         check_subwords(dataset.src_dict, Path(f"dict.{task_options.source_lang}.txt"), remove_bpe)
         language = options.relation_language or task_options.source_lang
         urls = tuple(options.corenlp_url.split(",")) if options.corenlp_url else ()
+        properties = _properties_of_data(
+            task_options.data, (task_options.source_lang, task_options.target_lang), options.relation_extractor
+        )
         extractor = get_extractor(
-            ExtractionOptions(options.relation_extractor, language, remove_bpe), ServerOptions(urls)
+            ExtractionOptions(options.relation_extractor, language, remove_bpe, properties), ServerOptions(urls)
         )
         tuples_of_lines = relations_of_tokens(extractor, lines, remove_bpe)
         return cls([pack_tuples(tuples) for tuples in tuples_of_lines], dataset, options, task_options)
@@ -218,6 +223,26 @@ def _first_wrong_row(packed: np.ndarray, sizes: np.ndarray, words: np.ndarray) -
     is_wrong[last] |= ~is_end[last]
     is_wrong |= is_end & np.concatenate([[True], is_end[:-1]])[: len(is_end)]  # a tuple without words
     return int(row_of[np.argmax(is_wrong)]) if is_wrong.any() else None
+
+
+@functools.lru_cache(maxsize=None)
+def _properties_of_data(data: str, languages: Tuple[str, str], extractor: str) -> Tuple[Tuple[str, str], ...]:
+    """The CoreNLP properties that the relations in the first data directory were extracted with, if this extractor
+    found them. Logs a warning if another did."""
+    try:
+        splits = find_splits(Path(utils.split_paths(data)[0]), *languages)
+    except UserError:  # a model in use needs dictionaries, but no data
+        return ()
+    made = next(filter(None, map(Relations._options_of, splits)), {})
+    found_by = made.get("extractor", "jsonl")
+    if found_by == extractor:
+        return tuple((name, value) for name, value in made.get("properties", []))
+    if found_by != "jsonl":
+        logger.warning(
+            f"the relations in {data} are of {found_by}, and those of the lines will be of {extractor}: give a model "
+            f"that was trained on the first --relation-extractor {found_by}"
+        )
+    return ()
 
 
 @functools.lru_cache(maxsize=None)

@@ -81,7 +81,7 @@ class ContextTranslationTask(TranslationTask):
         self._has_criterion = False  # whether the command is fairseq-train or fairseq-validate
         self._model_options: List[ModelOptions] = []
         self._training_data: Optional[SideStreamDataset] = None
-        self._saved_options = SavedOptions(cfg, SAVED_OPTIONS)
+        self._saved_options = SavedOptions(cfg, ContextTranslationConfig, SAVED_OPTIONS)
         self._loads: Dict[str, Callable[[], None]] = {}  # how splits other than train were loaded
         self._workers = LoaderWorkers()
         self._lines = InteractiveLines()

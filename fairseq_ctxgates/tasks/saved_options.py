@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, List, Mapping, Optional, Type
 
 from fairseq.dataclass import FairseqDataclass
 
-from fairseq_ctxgates.configuration import as_flag, as_given
+from fairseq_ctxgates.configuration import as_flag, as_given, from_text
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.models.input_options import Values
 
@@ -16,12 +16,13 @@ class SavedOptions:
 
     Args:
         cfg: the task's options, before any is taken from a checkpoint
+        config: their dataclass
         differs: for each option that checkpoints keep, whether a model that was trained without it reads another input;
             see :attr:`~fairseq_ctxgates.data.side_stream.SideStream.saved_options`
     """
 
-    def __init__(self, cfg: FairseqDataclass, differs: Mapping[str, bool]) -> None:
-        self.cfg = cfg
+    def __init__(self, cfg: FairseqDataclass, config: Type[FairseqDataclass], differs: Mapping[str, bool]) -> None:
+        self.cfg, self.config = cfg, config
         self.differs = differs
         self.not_given = [name for name in differs if getattr(cfg, name) is None]
         self._trained_with: List[Values] = []
@@ -45,12 +46,15 @@ class SavedOptions:
                     f"--path: one model was trained with {as_flag(name)}, another without or with another value, and "
                     f"all models of an ensemble read the same input"
                 )
-            setattr(self.cfg, name, values.pop())
+            self._set(name, values.pop())
 
     def go_on_with(self, trained: Values) -> None:
         """Take the options from the checkpoint that training goes on from."""
         for name in self.not_given:
-            setattr(self.cfg, name, trained[name])
+            self._set(name, trained[name])
+
+    def _set(self, name: str, value: Optional[str]) -> None:
+        setattr(self.cfg, name, from_text(self.config, name, value))
 
     def check_as_trained(self, given: Values, trained: Values) -> None:
         """Raise UserError if a resumed training is given another value of an option than its checkpoint was trained

@@ -27,11 +27,7 @@ from tests.helpers.trained import Trained, train_models
 
 
 @pytest.mark.usefixtures("float64", "no_grad")
-@pytest.mark.parametrize(
-    "second",
-    [{}, {"inter_sentence_gate": True}, {"inter_sentence_gate": True, "checkpoint_activations": True}],
-    ids=["alone", "beside the inter-sentence gate", "encoded as one batch"],
-)
+@pytest.mark.parametrize("second", [{}, {"inter_sentence_gate": True}], ids=["alone", "beside the inter-sentence gate"])
 @pytest.mark.parametrize("layer", [1, 2])
 @pytest.mark.parametrize("operation", ["fill", "multiply"])
 @pytest.mark.parametrize("order", ["post", "pre"])

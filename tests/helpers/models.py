@@ -56,8 +56,9 @@ TARGETS = [[14, 15, 16], [17, 18, 19, 4, 5], [6]]
 
 
 def make_task(**options: Any) -> ContextTranslationTask:
-    """The task with the options' own defaults, between two languages of one dictionary."""
-    config = ContextTranslationConfig(**{"model_overrides": "{}", "seed": 1, **options})
+    """The task with the options' own defaults, between two languages of one dictionary, without data."""
+    given = {"data": "data-bin", "source_lang": "de", "target_lang": "en", "model_overrides": "{}", "seed": 1}
+    config = ContextTranslationConfig(**{**given, **options})
     return ContextTranslationTask(config, DICTIONARY, DICTIONARY)
 
 

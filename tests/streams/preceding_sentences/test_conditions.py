@@ -70,6 +70,15 @@ def test_conditions_of_truncated_sources(tmp_path: Path, longest: int) -> None:
     assert sorted(found) == (list(range(6)) if longest == 8 else [0, 5])
 
 
+def test_conditions_are_of_whole_preceding_sentences(tmp_path: Path) -> None:
+    """Also where only the end of a long one is read: a sentence after one of 20 words is left out."""
+    corpus = of_lengths([20, 7, 7])
+    task = make_context_task(write_corpora(tmp_path, {"train": corpus}), max_source_positions=8, preceding_max_length=7)
+    task.load_dataset("train")
+    found = [number for batch in batches(task, "train") for number in batch["id"].tolist()]
+    assert found == [2]
+
+
 def test_both_conditions(tmp_path: Path) -> None:
     corpus = of_lengths([3, 6, 7, 2, 2])
     assert kept(tmp_path, corpus, preceding_length_ratio=2.0, preceding_max_length=6)[0] == [0, 1, 4]
