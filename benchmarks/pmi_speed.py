@@ -49,16 +49,16 @@ def make_corpus(folder: Path, sentences: int, length: int, types: int, seed: int
     folder.mkdir()
     cumulative = np.cumsum(1 / np.arange(1, types + 1))
     dtype = np.uint16 if types < 65000 else np.int32
-    for index, lang in enumerate(("de", "en")):
-        generator = np.random.default_rng([seed, index])
+    for side, lang in enumerate(("de", "en")):
+        generator = np.random.default_rng([seed, side])
         with open(folder / f"train.de-en.{lang}.bin", "wb") as stream:
             for first in range(0, sentences, SENTENCES_AT_ONCE):
                 rows = min(SENTENCES_AT_ONCE, sentences - first)
                 ranks = np.searchsorted(cumulative / cumulative[-1], generator.random((rows, length)))
                 ids = np.pad(ranks + SPECIAL_SYMBOLS, ((0, 0), (0, 1)), constant_values=EOS)
                 stream.write(ids.astype(dtype).data)
-        with MMapIndexedDataset.Index.writer(str(folder / f"train.de-en.{lang}.idx"), dtype) as index:
-            index.write([length + 1] * sentences)
+        with MMapIndexedDataset.Index.writer(str(folder / f"train.de-en.{lang}.idx"), dtype) as writer:
+            writer.write([length + 1] * sentences)
         (folder / f"dict.{lang}.txt").write_text("".join(f"w{rank} 1\n" for rank in range(types)))
     return folder
 

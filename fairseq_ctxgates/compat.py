@@ -12,7 +12,7 @@ padding. :class:`EncoderLayer` has neither.
 from typing import Any, Dict
 
 KNOWN_TO_WORK = "fairseq 0.12.2, fairseq's main branch, and fairseq-fixed 0.12.3.1"
-REMEDY = "pip install 'fairseq-ctxgates[fairseq]'"
+INSTALL_FAIRSEQ = "pip install 'fairseq-ctxgates[fairseq]'"
 
 try:
     from fairseq.criterions.label_smoothed_cross_entropy import (
@@ -51,9 +51,10 @@ try:
     from torch import nn
 except (ImportError, AttributeError, ValueError) as error:  # the last two: a fairseq too old for this Python or NumPy
     if isinstance(error, ModuleNotFoundError) and error.name in ("fairseq", "torch"):
-        raise ImportError(f"{error.name} is not installed in this environment: {REMEDY}") from error
+        raise ImportError(f"{error.name} is not installed in this environment: {INSTALL_FAIRSEQ}") from error
     raise ImportError(
-        f"the fairseq in this environment cannot be used ({error}); known to work are {KNOWN_TO_WORK}: {REMEDY}"
+        f"the fairseq in this environment cannot be used ({error}); known to work are {KNOWN_TO_WORK}: "
+        f"{INSTALL_FAIRSEQ}"
     ) from error
 
 __all__ = [

@@ -193,8 +193,7 @@ class PartResults:
 
     def rows(self) -> List[Row]:
         """A row for each scored system and each variant."""
-        compared = [self._load(system_folder(self._commands.name, seed), COMPARISON) for seed in self.seeds]
-        self.signatures: Mapping[str, str] = compared[0]["signatures"]
+        compared = self._comparisons()
         metrics = self._metrics()
         statistics = {name: self._statistics(metric) for name, metric in metrics.items()} if len(compared) > 1 else {}
         rows = []
@@ -215,15 +214,19 @@ class PartResults:
             rows.append(
                 Row(
                     name,
-                    trainings,
-                    {metric: [score[metric]["score"] for score in scores] for metric in METRICS},
-                    {metric: [score[metric]["half_width"] for score in scores] for metric in METRICS},
-                    {metric: [score[metric]["p"] for score in scores] for metric in METRICS},
-                    p_over_seeds,
-                    self._measured(name) if system else {},
+                    trainings=trainings,
+                    scores={metric: [score[metric]["score"] for score in scores] for metric in METRICS},
+                    half_widths={metric: [score[metric]["half_width"] for score in scores] for metric in METRICS},
+                    p_values={metric: [score[metric]["p"] for score in scores] for metric in METRICS},
+                    p_over_seeds=p_over_seeds,
+                    statistics=self._measured(name) if system else {},
                 )
             )
         return rows
+
+    def _comparisons(self) -> List[Any]:
+        """What ``ctxgates analyze compare`` found, for each seed."""
+        return [self._load(system_folder(self._commands.name, seed), COMPARISON) for seed in self.seeds]
 
     def _metrics(self) -> Dict[str, Metric]:
         scoring = self._scoring
@@ -259,6 +262,7 @@ class PartResults:
     def result(self) -> Result:
         """The table, its numbers and the learning curves."""
         rows = self.rows()
+        signatures: Mapping[str, str] = self._comparisons()[0]["signatures"]
         headings = list(dict.fromkeys(heading for row in rows for heading in row.statistics))
         columns = {"system": "", "updates": ".0f", "nll": ".3f", "converged": "", "seconds": ".0f"}
         for metric in METRICS:
@@ -274,7 +278,7 @@ class PartResults:
                 "part": self._commands.name,
                 "question": self._part.question,
                 "seeds": self.seeds,
-                "signatures": self.signatures,
+                "signatures": signatures,
                 "rows": [row.as_dict() for row in rows],
             },
             csv=table,
@@ -285,7 +289,7 @@ class PartResults:
                 f"p: of the difference to {rows[0].name}, by sacreBLEU's paired bootstrap within each seed (one-sided)",
                 "p of all: by a bootstrap over sentences, with Student's t over seeds (two-sided)",
                 "updates and nll (on valid, in bits a token): of the best validation; converged: stopped by --patience",
-                *(f"{metric}: {signature}" for metric, signature in self.signatures.items()),
+                *(f"{metric}: {signature}" for metric, signature in signatures.items()),
             ],
         )
 

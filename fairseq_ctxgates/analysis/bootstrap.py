@@ -34,8 +34,8 @@ def add_bootstrap_options(parser: argparse.ArgumentParser, drawn: str = "sentenc
         seeded: what else the seed is used for
     """
     add_resamples_option(parser, f" of the {drawn}, for the 95%% intervals")
-    help = f"seed of the resamples{seeded} (default: %(default)s)"
-    parser.add_argument("--seed", type=seed, default=1, metavar="N", help=help)
+    help_text = f"seed of the resamples{seeded} (default: %(default)s)"
+    parser.add_argument("--seed", type=seed, default=1, metavar="N", help=help_text)
 
 
 @dataclass(frozen=True)

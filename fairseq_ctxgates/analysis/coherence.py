@@ -219,8 +219,8 @@ def summaries_as_dict(found: Dict[str, Coherence]) -> Dict[str, object]:
 def _add_document_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_mutually_exclusive_group(required=True)
     add_file_option(group, "--documents", "file with the name of each sentence's document, one line for each sentence")
-    help = "the text in either language, with a blank line between two documents"
-    add_file_option(group, "--blank-line-separated", help)
+    help_text = "the text in either language, with a blank line between two documents"
+    add_file_option(group, "--blank-line-separated", help_text)
     group.add_argument("--one-document", action="store_true", help="all sentences are one document")
 
 

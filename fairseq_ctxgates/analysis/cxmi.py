@@ -185,8 +185,8 @@ class CXMIAnalysis(Analysis):
         add_subword_option(parser, GROUPABLE, "none", purpose)
         parser.add_condition("--tokens", lambda args: args.tokens, "remove_bpe")
         add_page_option(parser, "what each word of a document gains")
-        help = "draw sentence N, from 1, and show its document on the page (default: whichever saves most)"
-        parser.add_argument("--sentence", type=int, metavar="N", help=help)
+        help_text = "draw sentence N, from 1, and show its document on the page (default: whichever saves most)"
+        parser.add_argument("--sentence", type=int, metavar="N", help=help_text)
 
     def run(self, args: argparse.Namespace) -> Result:
         """Score the split with and without preceding sentences."""

@@ -19,9 +19,9 @@ def add_data_options(parser: argparse.ArgumentParser, data: str, languages: str)
     parser.add_argument("-t", "--target-lang", metavar="LANG", help=f"target language ({languages})")
 
 
-def add_split_option(parser: argparse.ArgumentParser, help: str) -> None:
+def add_split_option(parser: argparse.ArgumentParser, help_text: str) -> None:
     """Add ``--gen-subset``, named as in ``fairseq-generate``."""
-    parser.add_argument("--gen-subset", default="test", metavar="SPLIT", help=f"{help} (default: test)")
+    parser.add_argument("--gen-subset", default="test", metavar="SPLIT", help=f"{help_text} (default: test)")
 
 
 def add_names_option(parser: argparse.ArgumentParser, systems: str, option: str) -> None:
@@ -34,7 +34,7 @@ def add_names_option(parser: argparse.ArgumentParser, systems: str, option: str)
 def add_file_option(
     parser: argparse._ActionsContainer,
     option: str,
-    help: str,
+    help_text: str,
     *,
     metavar: str = "FILE",
     several: bool = False,
@@ -43,4 +43,6 @@ def add_file_option(
 ) -> None:
     """Add an option that names a file or, with ``several``, one or more files."""
     number: Dict[str, Any] = {"action": "extend", "nargs": "+"} if several else {}
-    parser.add_argument(option, type=Path, required=required, default=default, metavar=metavar, help=help, **number)
+    parser.add_argument(
+        option, type=Path, required=required, default=default, metavar=metavar, help=help_text, **number
+    )

@@ -213,8 +213,8 @@ class RelationAnalysis(Analysis):
         add_model_options(parser)
         add_split_option(parser, "the split that the sentence is in")
         parser.add_argument("--sentence", type=int, default=1, metavar="N", help="the sentence, from 1 (default: 1)")
-        help = "the encoder layer, from 1 at the bottom (default: the top one)"
-        parser.add_argument("--layer", type=int, metavar="N", help=help)
+        help_text = "the encoder layer, from 1 at the bottom (default: the top one)"
+        parser.add_argument("--layer", type=int, metavar="N", help=help_text)
         add_loading_options(parser)
         add_report_options(parser, csv="a row for each pair of tokens", figure="the three matrices")
 

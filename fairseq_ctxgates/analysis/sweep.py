@@ -285,8 +285,8 @@ class SweepAnalysis(Analysis):
             metavar="VALUE",
             help="its settings, such as 0 0.5 1, or all 1,3-5",
         )
-        help = "folder of the runs: DIR/NAME=VALUE and DIR/baseline"
-        add_file_option(parser, "--save-dir", help, metavar="DIR", required=True)
+        help_text = "folder of the runs: DIR/NAME=VALUE and DIR/baseline"
+        add_file_option(parser, "--save-dir", help_text, metavar="DIR", required=True)
         parser.add_argument(
             "--train",
             metavar="OPTIONS",

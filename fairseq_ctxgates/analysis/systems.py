@@ -35,8 +35,8 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
 
 def add_reference_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for the references, and for how sacreBLEU reads both references and translations."""
-    help = "the reference translations: plain text, one sentence per line; several files are several references"
-    add_file_option(parser, "--ref", help, several=True, required=True)
+    help_text = "the reference translations: plain text, one sentence per line; several files are several references"
+    add_file_option(parser, "--ref", help_text, several=True, required=True)
     parser.add_argument(
         "--tokenize",
         choices=BLEU.TOKENIZERS,

@@ -135,8 +135,8 @@ def add_vector_options(parser: CommandParser) -> None:
     """Add the options that say which word vectors are read, or how they are trained."""
     group = parser.add_mutually_exclusive_group(required=True)
     add_file_option(group, "--vectors", "word vectors in word2vec's text or binary format")
-    help = "train word vectors on this text, tokenized like the translations, one sentence per line"
-    add_file_option(group, "--train-vectors", help, several=True)
+    help_text = "train word vectors on this text, tokenized like the translations, one sentence per line"
+    add_file_option(group, "--train-vectors", help_text, several=True)
     add_file_option(parser, "--save-vectors", "write the trained vectors to this file")
     for name, default, what in (
         ("--dim", 400, "dimensions of the trained vectors"),

@@ -24,7 +24,7 @@ import numpy as np
 from fairseq_ctxgates.command_line import CommandParser, find_data, make_data_parser, positive
 from fairseq_ctxgates.commands.workers import add_worker_options, open_workers
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE, SOURCE, TARGET, GateLabels
-from fairseq_ctxgates.context_gates.pmi.counting import DEFAULT_MEMORY, NAMES, count_tables, table_paths
+from fairseq_ctxgates.context_gates.pmi.counting import DEFAULT_MEMORY, TABLE_NAMES, count_tables, table_paths
 from fairseq_ctxgates.context_gates.pmi.kernels import EOS
 from fairseq_ctxgates.context_gates.pmi.labelling import label_split
 from fairseq_ctxgates.context_gates.pmi.sentences import Sentences, check_split, count_types, map_ids
@@ -211,7 +211,7 @@ def write_labels(
 def report(tables: Tuple[PMITable, PMITable], training: Split, label_counts: Dict[Split, np.ndarray]) -> None:
     """Print the size of the tables, their pairs with the highest PMI, and the share of each label in each split."""
     source, target = (training.load_dictionary(lang) for lang in (training.source_lang, training.target_lang))
-    for name, table, contexts in zip(NAMES, tables, (source, target)):
+    for name, table, contexts in zip(TABLE_NAMES, tables, (source, target)):
         print(f"\n{name} table: {len(table):,} distinct pairs, {table.total:,} counted")
         print(f"highest {table.options.measure.upper()} of the pairs in {REPORTED_MIN_COUNT} sentences or more:")
         relation = "~" if table is tables[0] else "after"

@@ -36,7 +36,7 @@ from torch import Tensor
 from fairseq_ctxgates.compat import MMapIndexedDataset
 from fairseq_ctxgates.configuration import Options
 from fairseq_ctxgates.data.data_directory import Split, find_splits, fingerprint, load_rows
-from fairseq_ctxgates.data.side_stream_files import check_digest, load_metadata, made_differently
+from fairseq_ctxgates.data.side_stream_files import check_digest, differing_fields, load_metadata
 from fairseq_ctxgates.errors import UserError
 
 Batch = Dict[str, Any]  # what fairseq's datasets collate: tensors, numbers and, as "net_input", the model's input
@@ -283,7 +283,7 @@ class SideStream(ABC, Generic[Options]):
     def _check_made_alike(cls, split: Split, other: Split) -> None:
         """Raise UserError where the streams of two splits were made in different ways, with other options or tables."""
         prefixes = split.stream_prefix(cls.name), other.stream_prefix(cls.name)
-        differing = made_differently(*map(load_metadata, prefixes))
+        differing = differing_fields(*map(load_metadata, prefixes))
         if differing:
             raise UserError(
                 f"{prefixes[0]}.json and {prefixes[1]}.json were not made in one run of the command "

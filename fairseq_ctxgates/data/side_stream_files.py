@@ -152,7 +152,7 @@ def load_metadata(prefix: Path) -> Dict[str, object]:
     return metadata
 
 
-def load_whole_metadata(prefix: Path) -> Dict[str, Any]:
+def load_verified_metadata(prefix: Path) -> Dict[str, Any]:
     """The content of a stream's JSON file; UserError if it or the files beside it are not what was written."""
     metadata = load_metadata(prefix)
     check_digest(prefix, metadata)
@@ -168,7 +168,7 @@ def check_digest(prefix: Path, metadata: Metadata) -> None:
         raise UserError(f"{prefix}.{{bin,idx,json}} are damaged (their digest has changed since they were written)")
 
 
-def made_differently(metadata: Metadata, others: Metadata) -> List[str]:
+def differing_fields(metadata: Metadata, others: Metadata) -> List[str]:
     """The fields in which two streams differ, among those that the streams of one run have in common."""
     of_one = {"rows", "fingerprint", "digest", "made_from", "version"}
     keys = {*metadata, *others} - of_one

@@ -170,7 +170,7 @@ class ConcatenatedSentences(PrecedingStream):
         """See :meth:`SideStream.rounds`: the first sentences of all documents, then the second ones, and so on."""
         options = self.options
         continues = options.concatenate_preceding_target and not options.preceding_references
-        if self.is_trained_on or is_shifted(options) or not continues:
+        if is_shifted(options) or not continues:
             return None
         nearest = self.rows[:, 0]
         before = np.where(nearest < self.lines_before, NONE, nearest - self.lines_before)

@@ -111,7 +111,7 @@ def rows(labels: Iterable[Sentences]) -> List[List[int]]:
 
 def go_in_pieces(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """What is gone through in pieces because it may not fit in memory, in pieces of this size."""
-    for name in ("counting.SENTENCES_AT_ONCE", "sentences.ROWS_AT_ONCE", "table.PAIRS_AT_ONCE"):
+    for name in ("counting.SENTENCES_AT_ONCE", "sentences.ROWS_AT_ONCE", "table.PAIRS_READ_AT_ONCE"):
         monkeypatch.setattr(f"fairseq_ctxgates.context_gates.pmi.{name}", size)
 
 
@@ -331,7 +331,9 @@ def test_a_frequent_word_is_counted_in_parts(tmp_path: Path) -> None:
 def contents_of(block: CountingBlock) -> List[bytes]:
     """The files with the pairs of a block."""
     return [
-        block.part_path(name, array).read_bytes() for name in counting.NAMES for array in ("columns", "pair_counts")
+        block.part_path(name, array).read_bytes()
+        for name in counting.TABLE_NAMES
+        for array in ("columns", "pair_counts")
     ]
 
 

@@ -408,6 +408,15 @@ def test_a_word_that_an_unknown_subword_splits_leaves_the_sentence_without_tuple
     assert "an unknown subword splits a word" in capsys.readouterr().out
 
 
+def test_an_unknown_subword_without_its_mark_leaves_the_sentence_without_tuples(tmp_path):
+    """The rest of its word is then a word of its own in the row."""
+    rows = [("chi@@ ll@@ ing out", "t"), ("a zz ing b", "t")]
+    data = binarize(tmp_path / "data", {"train": [rows[0], ("ing", "t"), ("a b", "t")], "valid": rows}, "de", "en")
+    tuples = write(tmp_path / "tuples", [line(text, ([0], [1], [])) for text in ("chilling out", "a chizzing b")])
+    run(data, "--extractor", "jsonl", "--relations", f"valid={tuples}")
+    assert tuples_of(data, "valid") == [[[0, 1, 2, 3]], []]
+
+
 # What is refused: a message, and nothing written
 
 

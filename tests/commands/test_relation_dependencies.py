@@ -12,7 +12,7 @@ from stanza.models.common.doc import Document
 
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations.extraction.build import build_extractor
-from fairseq_ctxgates.relations.extraction.dependencies import tuples_of_tree
+from fairseq_ctxgates.relations.extraction.dependencies import DependencyTree, tuples_of_tree
 
 # Word, head (counted from 1, 0 for the root), relation
 TREES = {
@@ -78,6 +78,7 @@ def test_a_tree_as_deep_as_a_sentence_is_long(label):
 def test_what_is_no_tree():
     assert tuples_of_tree([-1], ["conj"]) == []
     assert tuples_of_tree([1, 0], ["conj", "conj"]) == []
+    assert DependencyTree([1, 0], ["compound", "compound"]).phrases([0]) == [0, 1]
 
 
 class Pipeline:

@@ -132,6 +132,8 @@ def test_sums_by_hand() -> None:
     assert (sums.agreement, sums.mean_agreement) == (6 / 16, 2 / 8)
     without = gate_sums([HAND_GATE], is_token)
     assert float(without.gate_agreeing) == float(without.gate_mean_labelled) == 0
+    half = gate_sums([torch.full((3, 2, 2), 0.5)], is_token, HAND_LABELS)
+    assert (half.agreement, half.mean_agreement) == (0, 0), "one half is on neither side"
     # Rounding may leave the mean of the squares below the square of the mean.
     assert GateSums(gate_sum=3.0, gate_square_sum=2.9999, gate_count=3).variance == 0
 
@@ -277,10 +279,21 @@ def test_options_of_fairseqs_criterion() -> None:
     assert_same(criterion(model, BATCH, reduce=False)[0].sum(), loss)
 
 
+def test_logs_hold_no_graph() -> None:
+    """fairseq keeps them over --update-freq, and a graph would keep the activations of its batch."""
+    model, criterion = make_pair(criterion={"report_accuracy": True})
+    log = criterion(model, BATCH)[2]
+    assert [name for name, value in log.items() if torch.is_tensor(value) and value.requires_grad] == []
+
+
 def test_ignored_prefix() -> None:
     """--ignore-prefix-size: the first tokens of every sentence are neither scored nor regularized."""
-    model, criterion = make_pair(criterion={"label_smoothing": 0.1, "ignore_prefix_size": 1})
-    loss = criterion(model, BATCH)[0]
+    model, criterion = make_pair(criterion={"label_smoothing": 0.1, "ignore_prefix_size": 1, "report_accuracy": True})
+    loss, _, log = criterion(model, BATCH)
+    is_scored = BATCH["target"][:, 1:].ne(PAD)
+    assert log["total"] == int(is_scored.sum())
+    prediction = model(**BATCH["net_input"])[0].argmax(dim=-1)[:, 1:]
+    assert log["n_correct"] == int(prediction.eq(BATCH["target"][:, 1:])[is_scored].sum())
     task = Namespace(target_dictionary=DICTIONARY)
     plain = LabelSmoothedCrossEntropyCriterion(task, False, 0.1, ignore_prefix_size=1)(model, BATCH)[0]
     labels = BATCH["gate_labels"].clone()

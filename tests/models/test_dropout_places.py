@@ -10,6 +10,7 @@ from fairseq.modules import FairseqDropout, MultiheadAttention
 
 from fairseq_ctxgates.modules.attention import EncodedSentence, SentenceAttention, attend
 from fairseq_ctxgates.modules.dropout import Dropout
+from fairseq_ctxgates.relations.attention import MultiplyingAttention
 from tests.helpers.models import assert_close, make_batch, make_model
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -50,6 +51,13 @@ def test_every_dropout_has_fairseqs_probability() -> None:
     expected = probabilities("transformer")
     assert set(expected.values()) == {0.1, 0.2, 0.3}
     assert probabilities("context_transformer") == expected
+
+
+def test_attention_of_the_relation_mask_drops_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    attention = MultiplyingAttention(12, 3, dropout=0.5, self_attention=True).train()
+    monkeypatch.setattr(attention.dropout_module, "forward", lambda weights, inplace=False: 0 * weights)
+    x, mask = torch.randn(6, 2, 12), torch.zeros(6, 6, 6, dtype=torch.bool)
+    assert_close(attention(x, x, x, attn_mask=mask)[0], attention.out_proj.bias.expand_as(x))
 
 
 @pytest.mark.parametrize(

@@ -168,3 +168,4 @@ def test_interpolation_of_mixed_types() -> None:
     mixed = interpolate(start, end, weight)
     assert mixed.dtype == torch.float32
     assert mixed.item() == 1.5
+    assert interpolate(start.half(), end.half(), weight.float()).dtype == torch.float32

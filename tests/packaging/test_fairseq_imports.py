@@ -91,6 +91,6 @@ def test_a_fairseq_that_cannot_be_used_is_one_line(sabotage: str, message: str) 
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     last = done.stderr.splitlines()[-1]  # fairseq and torch may warn before
     assert (done.returncode, done.stdout) == (1, "")
-    assert last.startswith(f"error: {message.format(remedy=compat.REMEDY)}")
-    assert last.endswith(compat.REMEDY)
+    assert last.startswith(f"error: {message.format(remedy=compat.INSTALL_FAIRSEQ)}")
+    assert last.endswith(compat.INSTALL_FAIRSEQ)
     assert "Traceback" not in done.stderr

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 
 import pytest
@@ -19,7 +20,13 @@ from fairseq_ctxgates.commands.relations import main
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations.extraction import build, corenlp_server, shards
 from fairseq_ctxgates.relations.extraction.build import build_extractor
-from fairseq_ctxgates.relations.extraction.corenlp_server import ExternalServer, ManagedServer, ServerLost
+from fairseq_ctxgates.relations.extraction.corenlp import CoreNLPExtractor
+from fairseq_ctxgates.relations.extraction.corenlp_server import (
+    CoreNLPServer,
+    ExternalServer,
+    ManagedServer,
+    ServerLost,
+)
 from fairseq_ctxgates.relations.extraction.extractor import (
     FAILURES_IN_A_ROW,
     MAX_WORDS,
@@ -314,6 +321,48 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corenlp_server, "CONNECTION_SECONDS", 0)
     monkeypatch.setattr(corenlp_server, "TRIAL_SECONDS", 1)
     monkeypatch.setattr(corenlp_server, "GRACE_SECONDS", 0)
+
+
+class SometimesFailing(CoreNLPServer):
+    """Fails on texts that begin with its name."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url, None, {}, 1)
+        self.restarts = 0
+
+    def start(self) -> None: ...
+
+    def restart(self) -> None:
+        self.restarts += 1
+
+    def annotate(self, text: str) -> Any:
+        if text.startswith(self.url):
+            raise NotParsed("HTTP 500")
+        return SimpleNamespace(sentence=[])
+
+    def _remedy(self) -> str:
+        return ""
+
+
+def test_a_server_is_given_up_for_failures_in_a_row_alone() -> None:
+    servers = [SometimesFailing("first"), SometimesFailing("second")]
+    extractor = CoreNLPExtractor("corenlp-dependencies", servers)
+    for _ in range(2 * FAILURES_IN_A_ROW):
+        for text in ("first", "fine"):
+            assert extractor.parse([[text]]) == []
+    assert extractor._servers == servers
+    for _ in range(FAILURES_IN_A_ROW):
+        assert extractor.parse([["first"]]) == []
+    assert extractor._servers == servers[1:]
+
+
+def test_a_server_that_was_given_up_is_not_restarted() -> None:
+    """Two of its requests may be lost at the same time."""
+    lost, other = servers = [SometimesFailing("first"), SometimesFailing("second")]
+    extractor = CoreNLPExtractor("corenlp-dependencies", servers)
+    for _ in range(2):
+        extractor._handle_lost_server(lost, ServerLost("no answer"))
+    assert (extractor._servers, lost.restarts, other.restarts) == ([other], 0, 0)
 
 
 @pytest.mark.process

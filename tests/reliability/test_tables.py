@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import struct
@@ -14,7 +15,8 @@ import pytest
 from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 
 from fairseq_ctxgates.commands.gate_labels import main as label
-from fairseq_ctxgates.context_gates.pmi.counting import NAMES
+from fairseq_ctxgates.context_gates.gate_labels import GateLabels
+from fairseq_ctxgates.context_gates.pmi.counting import TABLE_NAMES
 from fairseq_ctxgates.context_gates.pmi.labelling import load_labeller
 from fairseq_ctxgates.context_gates.pmi.table import PMITable, StoredArray, map_npz, table_path, write_npz
 from fairseq_ctxgates.data.data_directory import find_splits, load_rows
@@ -122,7 +124,7 @@ def test_a_table_that_is_none(
     change: Callable[[Arrays], None], message: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # So that the last pair is looked at apart from the first.
-    monkeypatch.setattr("fairseq_ctxgates.context_gates.pmi.table.PAIRS_AT_ONCE", 7)
+    monkeypatch.setattr("fairseq_ctxgates.context_gates.pmi.table.PAIRS_READ_AT_ONCE", 7)
     path = tmp_path / BILINGUAL
     arrays = copy_of(map_npz(data / BILINGUAL, verify=True))
     write(path, arrays)
@@ -132,7 +134,7 @@ def test_a_table_that_is_none(
     check_is_refused(path, message)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TABLE_NAMES)
 def test_a_flipped_bit_or_a_cut(name: str, data: Path, tmp_path: Path) -> None:
     """Each is refused, or in a part of the file that holds nothing of the table."""
     path = table_path(tmp_path, name, "de", "en")
@@ -185,7 +187,7 @@ def test_tables_of_fewer_types_than_the_dictionaries_have(data: Path, tmp_path: 
     smaller = binarize(tmp_path / "smaller", {"train": PAIRS}, "de", "en")
     label([str(smaller), "-s", "de", "-t", "en"])
     load_labeller(folder, "de", "en")
-    for name in NAMES:
+    for name in TABLE_NAMES:
         arrays = copy_of(map_npz(table_path(smaller, name, "de", "en"), verify=True))
         arrays["metadata"] = map_npz(table_path(data, name, "de", "en"), verify=True)["metadata"]
         write(table_path(folder, name, "de", "en"), arrays)
@@ -198,6 +200,18 @@ def test_tables_of_other_data_are_named_with_the_whole_remedy(data: Path, tmp_pa
     binarize(folder, {"train": PAIRS}, "de", "en")
     message = f"{folder}/pmi.{{bilingual,monolingual}}.de-en.npz were made with other dictionaries than {folder} holds;"
     with pytest.raises(UserError, match=re.escape(f"{message} run: ctxgates gate-labels {folder} -s de -t en")):
+        load_labeller(folder, "de", "en")
+
+
+@pytest.mark.parametrize("field", ["options", "dictionaries", "train"])
+def test_tables_that_labels_were_not_made_with(data: Path, tmp_path: Path, field: str) -> None:
+    folder = Path(shutil.copytree(data, tmp_path / "data"))
+    load_labeller(folder, "de", "en")
+    *_, split = find_splits(folder, "de", "en")
+    path = Path(f"{split.stream_prefix(GateLabels.name)}.json")
+    metadata = json.loads(path.read_text())
+    path.write_text(json.dumps({**metadata, field: {}}))
+    with pytest.raises(UserError, match="are not those that .* was made with; run: ctxgates gate-labels"):
         load_labeller(folder, "de", "en")
 
 
@@ -232,6 +246,6 @@ def test_a_table_in_the_place_of_the_other_is_refused(tmp_path: Path) -> None:
     """Also with a joined dictionary, where both have the same types."""
     data = binarize(tmp_path, {"train": random_pairs(60, seed=1)}, "de", "en", joined=True)
     label([str(data), "-s", "de", "-t", "en"])
-    bilingual, monolingual = (table_path(data, name, "de", "en") for name in NAMES)
+    bilingual, monolingual = (table_path(data, name, "de", "en") for name in TABLE_NAMES)
     shutil.copy(bilingual, monolingual)
     check_is_refused(monolingual, "it is another table under this name")

@@ -191,9 +191,12 @@ def test_loader_workers_end_with_their_epoch(labelled: Path, buffer_size: int) -
     assert not any(worker.is_alive() for worker in of_validation)
     check_labels([*found, *batches_of_first], 60)
     assert all(worker.is_alive() for worker in of_training)
-    _, batches_of_second = epoch_of("train", 2)
+    second, batches_of_second = epoch_of("train", 2)
     assert not any(worker.is_alive() for worker in of_training)
     check_labels(list(batches_of_second), 60)
+    of_second = workers_of(second)
+    epoch_of("valid", 2)
+    assert not any(worker.is_alive() for worker in of_second), "the epoch was over"
     check_labels(list(training.next_epoch_itr(shuffle=True)), 60)  # the first is used again
     end_workers(made)
 

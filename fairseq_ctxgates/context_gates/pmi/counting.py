@@ -33,7 +33,7 @@ from fairseq_ctxgates.context_gates.pmi.sentences import (
     vocabulary_size,
 )
 from fairseq_ctxgates.context_gates.pmi.table import (
-    REMEDY,
+    LABEL_COMMAND,
     PMIOptions,
     PMITable,
     Provenance,
@@ -46,9 +46,9 @@ from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import name_file_if_disk_full, scratch_folder, write_array
 
 DEFAULT_MEMORY = 4 << 30
-NAMES = ("bilingual", "monolingual")
+TABLE_NAMES = ("bilingual", "monolingual")
 SENTENCES_AT_ONCE = 1 << 15
-PAIRS_AT_ONCE = 1 << 24
+PAIRS_PER_BLOCK = 1 << 24
 # The bytes that a block needs for each occurrence of its types (see group_contexts) and for each possible pair.
 OCCURRENCE_BYTES, PAIR_BYTES = 4 * 8, 4 + 4
 
@@ -144,7 +144,7 @@ def count_tables(
         statistics = collect_types(splits, scratch, widths, show_progress)
         blocks = counting_blocks(statistics, scratch, options.min_count, widths, memory / 2 / workers, workers)
         marginals = run_blocks(blocks, executor, show_progress)
-        for index, name in enumerate(NAMES):
+        for index, name in enumerate(TABLE_NAMES):
             arrays = table_arrays(name, blocks, marginals[index], statistics.pairs[index])
             if options.counts == "frequency":
                 arrays["row_counts"] = StoredArray.from_array(frequencies[1])
@@ -156,7 +156,7 @@ def count_tables(
 
 def table_paths(folder: Path, source_lang: str, target_lang: str) -> List[Path]:
     """The paths of the bilingual and the monolingual table of a language pair."""
-    return [table_path(folder, name, source_lang, target_lang) for name in NAMES]
+    return [table_path(folder, name, source_lang, target_lang) for name in TABLE_NAMES]
 
 
 def load_tables(folder: Path, source_lang: str, target_lang: str, verify: bool = True) -> Tuple[PMITable, PMITable]:
@@ -168,7 +168,7 @@ def load_tables(folder: Path, source_lang: str, target_lang: str, verify: bool =
     paths = table_paths(folder, source_lang, target_lang)
     bilingual, monolingual = (PMITable.load(path, verify) for path in paths)
     if bilingual.metadata != monolingual.metadata:
-        raise UserError(f"{paths[0]} and {paths[1]} were not made together; {REMEDY}")
+        raise UserError(f"{paths[0]} and {paths[1]} were not made together; {LABEL_COMMAND}")
     return bilingual, monolingual
 
 
@@ -247,7 +247,7 @@ def counting_blocks(
     distinct = np.minimum(statistics.pairs, np.array(widths)[:, None])
     size = statistics.occurrences * OCCURRENCE_BYTES + distinct.max(axis=0) * PAIR_BYTES
     work = statistics.pairs.sum(axis=0)
-    num_blocks = max(1, min(8 * workers, int(work.sum()) // PAIRS_AT_ONCE))
+    num_blocks = max(1, min(8 * workers, int(work.sum()) // PAIRS_PER_BLOCK))
     parts_of_text = math.ceil(statistics.sentences * OCCURRENCE_BYTES / memory)  # a type counts once in a sentence
     return [
         CountingBlock(
@@ -286,7 +286,7 @@ def count_block(block: CountingBlock) -> Tuple[Marginals, Marginals]:
         tally_block(block, *text, block.occurrences, block.min_count) if block.parts <= 1 else tally_row(block, *text)
     )
     # One after the other: the pairs of both tables need not fit in memory together.
-    return write_pairs(block, NAMES[0], next(in_order)), write_pairs(block, NAMES[1], next(in_order))
+    return write_pairs(block, TABLE_NAMES[0], next(in_order)), write_pairs(block, TABLE_NAMES[1], next(in_order))
 
 
 def map_types(scratch: Path, widths: Tuple[int, int]) -> Tuple[Sentences, Sentences, np.ndarray]:

@@ -12,7 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE, SOURCE, TARGET, GateLabels
-from fairseq_ctxgates.context_gates.pmi.counting import DEFAULT_MEMORY, NAMES, dictionary_digests, load_tables
+from fairseq_ctxgates.context_gates.pmi.counting import DEFAULT_MEMORY, TABLE_NAMES, dictionary_digests, load_tables
 from fairseq_ctxgates.context_gates.pmi.kernels import EOS, group_contexts, score_contexts
 from fairseq_ctxgates.context_gates.pmi.sentences import (
     Sentences,
@@ -23,7 +23,7 @@ from fairseq_ctxgates.context_gates.pmi.sentences import (
     text_files,
     vocabulary_size,
 )
-from fairseq_ctxgates.context_gates.pmi.table import REMEDY, PMIOptions, PMITable, check_ids, table_path
+from fairseq_ctxgates.context_gates.pmi.table import LABEL_COMMAND, PMIOptions, PMITable, check_ids, table_path
 from fairseq_ctxgates.data.data_directory import Split, find_splits, fingerprint
 from fairseq_ctxgates.data.side_stream_files import load_metadata
 from fairseq_ctxgates.errors import UserError
@@ -247,14 +247,14 @@ def load_labeller(data_dir: Path, source_lang: str, target_lang: str) -> GateLab
     labeller = GateLabeller(*load_tables(data_dir, source_lang, target_lang))
     metadata = labeller.bilingual.metadata
     splits = find_splits(data_dir, source_lang, target_lang)
-    both = f"{data_dir}/pmi.{{{','.join(NAMES)}}}.{source_lang}-{target_lang}.npz"
-    remedy = f"{REMEDY} {data_dir} -s {source_lang} -t {target_lang}"
+    both = f"{data_dir}/pmi.{{{','.join(TABLE_NAMES)}}}.{source_lang}-{target_lang}.npz"
+    remedy = f"{LABEL_COMMAND} {data_dir} -s {source_lang} -t {target_lang}"
     if dictionary_digests(splits[0]) != metadata["dictionaries"]:
         raise UserError(f"{both} were made with other dictionaries than {data_dir} holds; {remedy}")
     source_types, target_types = (vocabulary_size(splits[0], lang) for lang in (source_lang, target_lang))
     for name, table, context_types in (
-        (NAMES[0], labeller.bilingual, source_types),
-        (NAMES[1], labeller.monolingual, target_types),
+        (TABLE_NAMES[0], labeller.bilingual, source_types),
+        (TABLE_NAMES[1], labeller.monolingual, target_types),
     ):
         if table.shape != (target_types, context_types):
             raise UserError(

@@ -21,8 +21,8 @@ from fairseq_ctxgates.version import __version__
 COUNTS = ("marginal", "frequency")
 STRATEGIES = ("max", "mean")
 MEASURES = ("pmi", "npmi")
-REMEDY = "run: ctxgates gate-labels"
-PAIRS_AT_ONCE = 1 << 22  # the number of pairs that are looked at together
+LABEL_COMMAND = "run: ctxgates gate-labels"
+PAIRS_READ_AT_ONCE = 1 << 22  # the number of pairs that are looked at together
 # The arrays of a stored table, and the types that they may have.
 DTYPES = {
     "metadata": ("uint8",),
@@ -146,8 +146,8 @@ class PMITable:
             at most ``limit`` tuples (word, context word, PMI, count), highest PMI first
         """
         best, values = np.empty(0, np.int64), np.empty(0)
-        for first in range(0, len(self), PAIRS_AT_ONCE):
-            frequent = first + np.flatnonzero(self.counts.pair_counts[first : first + PAIRS_AT_ONCE] >= min_count)
+        for first in range(0, len(self), PAIRS_READ_AT_ONCE):
+            frequent = first + np.flatnonzero(self.counts.pair_counts[first : first + PAIRS_READ_AT_ONCE] >= min_count)
             best, values = np.append(best, frequent), np.append(values, self._pmi_at(frequent))
             order = np.lexsort((best, -self.counts.pair_counts[best].astype(np.int64), -values))[:limit]
             best, values = best[order], values[order]
@@ -185,7 +185,9 @@ class PMITable:
                 compiled code reads them without checks)
         """
         if not path.exists():
-            raise UserError(f"{path} not found; {REMEDY} (of several data directories, a:b, the first has the tables)")
+            raise UserError(
+                f"{path} not found; {LABEL_COMMAND} (of several data directories, a:b, the first has the tables)"
+            )
         try:
             arrays = map_npz(path, verify)
             metadata = json.loads(arrays.pop("metadata").tobytes().decode("utf-8"))
@@ -199,7 +201,7 @@ class PMITable:
                 raise ValueError("it is another table under this name")
             return cls(counts, metadata)
         except (OSError, EOFError, ValueError, TypeError, struct.error, zipfile.BadZipFile, RuntimeError) as error:
-            raise UserError(f"{path} is damaged ({one_line(error) or 'it is cut'}); {REMEDY}") from error
+            raise UserError(f"{path} is damaged ({one_line(error) or 'it is cut'}); {LABEL_COMMAND}") from error
 
 
 def check_ids(ids: np.ndarray, types: int) -> None:
@@ -236,8 +238,8 @@ def check_pairs(counts: PMICounts) -> None:
     above 0."""
     if np.any(counts.row_counts[counts.row_start[:-1] < counts.row_start[1:]] < 1):
         raise ValueError("a row with pairs has no row_counts")
-    for first in range(0, len(counts.columns), PAIRS_AT_ONCE):
-        part = slice(first, first + PAIRS_AT_ONCE)
+    for first in range(0, len(counts.columns), PAIRS_READ_AT_ONCE):
+        part = slice(first, first + PAIRS_READ_AT_ONCE)
         columns = counts.columns[part]
         if not 0 <= columns.min() <= columns.max() < len(counts.column_counts):
             raise ValueError(f"columns has {columns.min()} to {columns.max()} of {len(counts.column_counts)} columns")

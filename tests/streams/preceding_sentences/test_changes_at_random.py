@@ -68,6 +68,25 @@ def test_words_drop_out_in_training_alone(data: Path) -> None:
     assert pair[0] != pair[1]
 
 
+def test_words_drop_out_whatever_number_of_sentences_is_read(varied: Tuple[Path, Corpus]) -> None:
+    """Also the first word of a sentence, whose number of preceding sentences is drawn from the same numbers."""
+    task = make_task_of_a_model(varied[0], 2, sample_context_size=True, coword_dropout=0.25)
+    task.load_dataset("train")
+    texts, befores = sentences_of(varied[1]), several_predecessors(varied[1], 2)
+    dropped: Dict[int, List[bool]] = {0: [], 1: [], 2: []}
+    for epoch in range(1, 7):
+        found = batches(task, "train", epoch=epoch)
+        sources, read = sources_of(found, task), sources_of(found, task, "preceding_tokens")
+        for number, before in enumerate(befores):
+            if len(before) == 2 and texts[number]:
+                sizes = [len(NULL), *(sum(len(with_eos(one)) for one in before[-n:]) for n in (1, 2))]
+                if len(set(sizes)) == 3:
+                    dropped[sizes.index(len(read[number]))].append(sources[number][0] == "<unk>")
+    for drops in dropped.values():
+        assert len(drops) > 300
+        assert np.mean(drops) == pytest.approx(0.25, abs=0.06)
+
+
 @pytest.mark.parametrize("kind", ["gate", "concatenation"])
 def test_a_random_number_of_preceding_sentences(varied: Tuple[Path, Corpus], kind: str) -> None:
     """From none to two, each as often, and always the nearest; where there is one alone, two is this one."""

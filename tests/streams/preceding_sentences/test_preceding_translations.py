@@ -95,6 +95,15 @@ def test_validation_has_full_batches_and_only_translation_goes_from_sentence_to_
     assert len(batches(task, "valid")) == 2
 
 
+def test_eval_bleu_goes_from_sentence_to_sentence(with_targets: Path) -> None:
+    task = make_joining_task(with_targets)
+    build_model("context_transformer", task)
+    task.load_dataset("valid")
+    assert len(batches(task, "valid")) == 2
+    task.cfg.eval_bleu = True
+    assert len(batches(task, "valid")) == 6
+
+
 def test_translations_before_take_up_to_half_of_the_models_positions(
     with_targets: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
