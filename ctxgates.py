@@ -68,10 +68,11 @@ def get_parser() -> argparse.ArgumentParser:
 def main(argv: Optional[List[str]] = None) -> None:
     """Run the command that the first argument names, with the remaining arguments."""
     arguments = sys.argv[1:] if argv is None else argv
+    if not arguments:
+        get_parser().print_help(sys.stderr)
     command = get_parser().parse_args(arguments[:1]).command
     if command == "user-dir":
-        if arguments[1:]:
-            get_parser().error("user-dir takes no options")
+        argparse.ArgumentParser(f"ctxgates {command}", description=COMMANDS[command][1]).parse_args(arguments[1:])
         print(user_dir())
         return
     # On import, this module logs that tensorboardX is missing; none of these commands needs it.

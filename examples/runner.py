@@ -248,7 +248,8 @@ class Runner:
             try:
                 while is_in_time and self._advance(jobs, failures):
                     running = [progress_of(job, self._directory) for job in jobs if job.process is not None]
-                    self._console.progress(" | ".join(running))
+                    done = f"{sum(job.done for job in jobs)} of {len(jobs)} done"
+                    self._console.progress(" | ".join([done, *running]))
                     is_in_time = self._console.seconds <= self._seconds
                     time.sleep(0.3)
             finally:

@@ -24,7 +24,8 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
-from fairseq_ctxgates.configuration import Options, as_flag, options_from
+from fairseq_ctxgates.configuration import Options, as_flag, as_given, options_from
+from fairseq_ctxgates.data.data_directory import Split
 from fairseq_ctxgates.data.side_stream import SideStream
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.layer_list import parse_layers
@@ -187,8 +188,9 @@ class Mechanism(Generic[Options]):
         if self.is_on:
             return {}
         others = [option.name for option in fields(self.options) if option.name not in (self.switch, "_name")]
-        architecture = next(iter(self.architectures.get(self.backbone, {})), None)
-        needs = as_flag(self.switch) + (f", which --arch {architecture} sets" if architecture else "")
+        needs = as_flag(self.switch)
+        for architecture, defaults in self.architectures.get(self.backbone, {}).items():
+            needs = f"{as_given(self.switch, defaults[self.switch])}, which --arch {architecture} sets"
         return {name: self._would_do_nothing(name, needs) for name in others if self._is_given(name)}
 
     def refuse_unread(self, needs: str, *options: str) -> None:
@@ -207,6 +209,9 @@ class Mechanism(Generic[Options]):
 
     def _would_do_nothing(self, option: str, needs: str) -> str:
         return f"{as_flag(option)} {getattr(self.options, option)} would do nothing: it needs {needs}"
+
+    def check_training_data(self, splits: Sequence[Split]) -> None:
+        """Log a warning if the data of a training do not have what the mechanism learns from."""
 
     @property
     def is_ablated(self) -> bool:

@@ -65,5 +65,7 @@ def get_parser() -> argparse.ArgumentParser:
 def main(argv: Optional[List[str]] = None) -> None:
     """Run the analysis that the first argument names, with the remaining arguments."""
     arguments = sys.argv[1:] if argv is None else argv
+    if not arguments:
+        get_parser().print_help(sys.stderr)
     what = get_parser().parse_args(arguments[:1]).what
     get_analysis(what).main(arguments[1:])

@@ -20,6 +20,11 @@ from fairseq_ctxgates.errors import UserError
 EPOCH_CHECKPOINT = re.compile(r"checkpoint(\d+)\.pt")
 UPDATE_CHECKPOINT = re.compile(r"checkpoint_\d+_(\d+)\.pt")
 BEST_CHECKPOINT = re.compile(r"checkpoint\.best_.+_(-?\d+\.\d+)\.pt")
+SHOWN = {
+    EPOCH_CHECKPOINT: "checkpointEPOCH.pt",
+    UPDATE_CHECKPOINT: "checkpoint_EPOCH_UPDATE.pt",
+    BEST_CHECKPOINT: "checkpoint.best_METRIC_VALUE.pt",
+}
 
 
 def newest_checkpoints(
@@ -46,7 +51,7 @@ def newest_checkpoints(
     if len(found) < count:
         bound = "" if upper_bound is None else f" up to {upper_bound}"
         raise UserError(
-            f"{directory} has {len(found)} checkpoints named like {pattern.pattern}{bound}, "
+            f"{directory} has {len(found)} checkpoints named like {SHOWN[pattern]}{bound}, "
             f"{count} were asked for: ask for fewer, or check --no-epoch-checkpoints, --keep-last-epochs and "
             f"--keep-interval-updates of the training run"
         )
@@ -70,7 +75,7 @@ def best_checkpoints(inputs: Sequence[Path], count: int) -> List[Path]:
     scored = sorted((float(match[1]), path) for match, path in matches if match)
     if not 1 <= count <= len(scored):
         raise UserError(
-            f"{', '.join(map(str, inputs))}: {len(scored)} checkpoints named like {BEST_CHECKPOINT.pattern}, "
+            f"{', '.join(map(str, inputs))}: {len(scored)} checkpoints named like {SHOWN[BEST_CHECKPOINT]}, "
             f"{count} were asked for: check --keep-best-checkpoints of the training"
         )
     state = load_checkpoint(scored[0][1])

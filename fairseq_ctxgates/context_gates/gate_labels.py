@@ -41,6 +41,15 @@ class GateLabels(SideStream[GateLabelsConfig]):
         return options.load_gate_labels
 
     @classmethod
+    def load_split(cls, split: Split) -> MMapIndexedDataset:
+        if not cls.exists(split) and split.is_text(split.target_lang):
+            raise UserError(
+                f"{split.text_prefix(split.target_lang)} is text, for which there are no gate labels: binarize it with "
+                f"fairseq-preprocess --dataset-impl mmap; run: {cls.command(split)}"
+            )
+        return super().load_split(split)
+
+    @classmethod
     def check_rows(cls, rows: MMapIndexedDataset, split: Split) -> None:
         """Raise UserError unless every row has a label for each target token."""
         super().check_rows(rows, split)

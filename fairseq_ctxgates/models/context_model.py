@@ -13,6 +13,7 @@ from typing import (
     Mapping,
     Optional,
     Protocol,
+    Sequence,
     Tuple,
     Type,
     TypeVar,
@@ -24,6 +25,7 @@ from fairseq.models import FairseqEncoderDecoderModel, FairseqIncrementalDecoder
 from torch import Tensor, nn
 
 from fairseq_ctxgates.compat import gen_parser_from_dataclass, is_obsolete
+from fairseq_ctxgates.data.data_directory import Split
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.mechanism import Mechanism
 from fairseq_ctxgates.models.input_options import InputOptions, find_needs
@@ -166,6 +168,14 @@ class ContextModel(FairseqEncoderDecoderModel):
     def _explain_misfit(self, state_dict: Mapping[str, Tensor], error: RuntimeError) -> None:
         """Raise UserError if a checkpoint lacks parameters of the mechanisms, or has only further parameters."""
         parameters, mechanism_parameters = self.state_dict(), self.mechanism_parameters()
+        for side, table in (("source", "encoder.embed_tokens.weight"), ("target", "decoder.embed_tokens.weight")):
+            types = [len(found[table]) for found in (state_dict, parameters) if table in found]
+            if len(set(types)) > 1:
+                raise UserError(
+                    f"the checkpoint's model was trained with {types[0]:,} {side} types, and the {side} dictionary of "
+                    f"the data has {types[1]:,}: give the data directory that it was trained on, or one that was "
+                    f"binarized with its dictionaries"
+                ) from error
         missing = [name for name in parameters if name not in state_dict]
         unknown = [name for name in state_dict if name not in parameters and not is_obsolete(name)]
         lacking = [name for name in missing if name in mechanism_parameters]
@@ -214,6 +224,11 @@ class ContextModel(FairseqEncoderDecoderModel):
                 f"this architecture reads side streams ({', '.join(self.required_streams)}): give --task "
                 f"context_translation, which loads them"
             )
+
+    def check_training_data(self, splits: Sequence[Split]) -> None:
+        """Log warnings about data that do not have what a mechanism learns from."""
+        for mechanism in self.mechanisms:
+            mechanism.check_training_data(splits)
 
     def layers_that_return(self, name: str) -> Tuple[int, ...]:
         """The decoder layers, from 1 at the bottom, with a part that can return gates or attention of this name."""

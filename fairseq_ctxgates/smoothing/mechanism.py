@@ -1,11 +1,15 @@
 """Context-aware smoothing (CAR; Chen et al. 2017) as a mechanism: its options and its place in a model."""
 
+import logging
 from dataclasses import dataclass, field
-from typing import Dict, Optional
+from typing import Dict, Optional, Sequence, Tuple
 
+import numpy as np
 from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
+from fairseq_ctxgates.compat import MMapIndexedDataset
+from fairseq_ctxgates.data.data_directory import ROWS_AT_ONCE, Split
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.mechanism import RNNSEARCH, TRANSFORMER, Mechanism
 from fairseq_ctxgates.smoothing.context_aware_smoothing import (
@@ -16,6 +20,9 @@ from fairseq_ctxgates.smoothing.context_aware_smoothing import (
     FeedforwardContextOfWords,
 )
 
+logger = logging.getLogger(__name__)
+
+FEW_UNKNOWN = 1e-4  # if not even this share of the words is unknown, the network hardly learns
 SmoothingChoice = ChoiceEnum(["none", "fcwm", "ccwm"])
 SideChoice = ChoiceEnum(["encoder", "decoder", "both"])
 WordsChoice = ChoiceEnum(["unknown", "all"])
@@ -91,6 +98,22 @@ class EmbeddingSmoothing(Mechanism[SmoothingConfig]):
         if self.options.smoothing == "fcwm":
             self.refuse_unread("--smoothing ccwm", "smoothing_width")
 
+    def check_training_data(self, splits: Sequence[Split]) -> None:
+        """Log a warning if only unknown words are smoothed and hardly one is unknown."""
+        if self.options.smoothing_words == "all":
+            return
+        for side, role in (("encoder", "source"), ("decoder", "target")):
+            if self.options.smoothing_side in (side, "both"):
+                langs = [split.source_lang if side == "encoder" else split.target_lang for split in splits]
+                counts = [_count_unknown(split, lang) for split, lang in zip(splits, langs)]
+                unknown, words = np.sum(counts, axis=0).tolist()
+                if unknown < FEW_UNKNOWN * words:
+                    logger.warning(
+                        f"only unknown words are smoothed, and of the {words:,} {role} words of the training data "
+                        f"{unknown:,} are unknown, too few to learn from: give --smoothing-words all, or text that is "
+                        f"not split into subwords"
+                    )
+
     def embedding_part(
         self, side: str, embed_dim: int, dictionary: Dictionary, embed_scale: float
     ) -> Optional[ContextAwareSmoothing]:
@@ -123,3 +146,13 @@ class EmbeddingSmoothing(Mechanism[SmoothingConfig]):
                 f"{before + after} words in the {side}"
             )
         return ConvolutionalContextOfWords(embed_dim, before, after, width, activation)
+
+
+def _count_unknown(split: Split, lang: str) -> Tuple[int, int]:
+    """The number of unknown words, and of all words, in one language of a split; end of sentence is one of them."""
+    unk, rows = split.load_dictionary(lang).unk(), split.load_language(lang)
+    if not isinstance(rows, MMapIndexedDataset):
+        return sum(int(row.eq(unk).sum()) for row in rows.tokens_list), int(np.sum(rows.sizes))
+    ids = np.frombuffer(rows._bin_buffer, dtype=rows._index.dtype)
+    pieces = (ids[first : first + ROWS_AT_ONCE] for first in range(0, len(ids), ROWS_AT_ONCE))
+    return sum(int(np.count_nonzero(piece == unk)) for piece in pieces), len(ids)

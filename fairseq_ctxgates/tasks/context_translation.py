@@ -103,6 +103,8 @@ class ContextTranslationTask(TranslationTask):
             if self._training_data is None:  # only before the first epoch
                 turns = range(1, len(utils.split_paths(self.cfg.data)) + 1)
                 self.streams.check_directories([part for turn in turns for part in self._parts(split, turn, combine)])
+                for model in self.streams.models:
+                    model.check_training_data(self._parts(split, epoch, combine))
         else:
             self._loads[split] = functools.partial(self.load_dataset, split, epoch, combine, **kwargs)
         parts = self._parts(split, epoch if is_train else 1, combine)

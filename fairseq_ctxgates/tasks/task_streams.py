@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import fields
 from typing import Any, List, Optional, Sequence, Set, Tuple, Type
 
 import numpy as np
@@ -92,11 +93,13 @@ class TaskStreams:
         """
         of_first = self.cfg.upsample_primary if len(splits) > 1 else 1  # fairseq repeats a split only to join others
         sample_ratios = [of_first] + [1] * (len(splits) - 1)
-        streams = [
-            stream.load(splits, sample_ratios, dataset, self.options_of(stream), self.cfg, self.context_size())
-            for stream in self.wanted()
-            if is_train or not stream.train_only or all(map(stream.exists, splits))
-        ]
+        streams = []
+        for kind in self.wanted():
+            if is_train or not kind.train_only or all(map(kind.exists, splits)):
+                options = self.options_of(kind)
+                streams.append(kind.load(splits, sample_ratios, dataset, options, self.cfg, self.context_size()))
+            else:
+                logger.info(f"{name}: without the side stream {kind.name}, which only training needs")
         if not streams:
             return dataset
         mask = None
@@ -157,9 +160,12 @@ class TaskStreams:
         """Raise UserError if a wanted stream is read only by criterions other than this one."""
         for stream in self.wanted():
             if stream.criterions and name not in stream.criterions:
+                options = " or ".join(
+                    as_flag(option.name) for option in fields(stream.Config) if option.name != "_name"
+                )
                 raise UserError(
-                    f"the stream {stream.name!r} would do nothing: give --criterion {stream.criterions[0]}, or leave "
-                    f"out the option that loads it"
+                    f"{options} would do nothing with --criterion {name}: give --criterion {stream.criterions[0]}, or "
+                    f"leave the option out"
                 )
 
     def check_translation(self) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import re
+from pathlib import Path
 from typing import Any, Sequence
 
 import numpy as np
@@ -13,10 +15,12 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from torch import Tensor, nn
 
 from fairseq_ctxgates.configuration import options_from
+from fairseq_ctxgates.data.data_directory import find_splits
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.parts import embed_words
 from fairseq_ctxgates.smoothing.context_aware_smoothing import ContextAwareSmoothing
 from fairseq_ctxgates.smoothing.mechanism import EmbeddingSmoothing, SmoothingConfig
+from tests.helpers.corpus import binarize
 from tests.helpers.models import DICTIONARY, EOS, PAD, multiplies_float16
 
 UNK = DICTIONARY.unk()
@@ -379,6 +383,33 @@ def parse(*arguments: str) -> argparse.Namespace:
 def build(side: str, *arguments: str) -> ContextAwareSmoothing | None:
     mechanism = EmbeddingSmoothing(options_from(SmoothingConfig, parse(*arguments)), 1)
     return mechanism.embedding_part(side, DIM, DICTIONARY, 1.0) if mechanism.is_on else None
+
+
+@pytest.mark.parametrize("side", ["encoder", "decoder", "both"])
+@pytest.mark.parametrize("raw", [False, True])
+def test_data_without_unknown_words(side: str, raw: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As text in subwords is: a warning says that the network does not learn."""
+    data = binarize(tmp_path, {"train": [("a b", "x y"), ("a", "y z")]}, "de", "en")
+    if raw:
+        for path in data.glob("train.*"):
+            path.unlink()
+        for lang, text in (("de", "a b\na\n"), ("en", "x y\ny z\n")):
+            (data / f"train.de-en.{lang}").write_text(text)
+    splits = find_splits(data, "de", "en")
+
+    def warnings(**options: Any) -> list[str]:
+        caplog.clear()
+        EmbeddingSmoothing(SmoothingConfig(smoothing="fcwm", smoothing_side=side, **options), 2).check_training_data(
+            splits
+        )
+        return re.findall(r"of the (\d+ \w+) words of the training data 0 are unknown", caplog.text)
+
+    both = {"encoder": "5 source", "decoder": "6 target"}
+    assert warnings() == (list(both.values()) if side == "both" else [both[side]])
+    assert warnings(smoothing_words="all") == []
+    (data / "dict.de.txt").write_text("b 1\n")  # with a raw text, a is unknown now
+    if raw and side == "encoder":
+        assert warnings() == []
 
 
 def test_no_smoothing_by_default() -> None:

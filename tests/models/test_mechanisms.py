@@ -111,6 +111,18 @@ def test_parameters_that_the_options_take_away_are_named() -> None:
         plain.load_state_dict(gated)
 
 
+@pytest.mark.parametrize(("side", "other"), [("encoder", "source"), ("decoder", "target")])
+def test_a_checkpoint_of_another_dictionary(side: str, other: str) -> None:
+    """Its size says so; torch would name a parameter."""
+    model = build_model("rcg_transformer")
+    table, state = f"{side}.embed_tokens.weight", model.state_dict()
+    types = len(state[table])
+    state[table] = state[table][:-1]
+    message = f"with {types - 1} {other} types, and the {other} dictionary of the data has {types}: give the data dir"
+    with pytest.raises(UserError, match=message):
+        model.load_state_dict(state)
+
+
 def test_an_ablation_of_a_mechanism_that_is_off_is_refused_by_fairseqs_own_task_too() -> None:
     """As of ``--model-overrides`` in fairseq-generate, whose task is ``translation`` by default."""
     trained = build_model("rcg_transformer").state_dict()

@@ -46,7 +46,7 @@ TEXT, INDEX, DICTIONARY = "data/train.de-en.en.bin", "data/train.de-en.en.idx", 
 DIRECTORIES: Rows = (
     bad_usage("no command", "ctxgates", "the following arguments are required: COMMAND"),
     bad_usage("an unknown command", "ctxgates gate-label data", "invalid choice: 'gate-label'"),
-    bad_usage("options of user-dir", "ctxgates user-dir data", "user-dir takes no options"),
+    bad_usage("options of user-dir", "ctxgates user-dir data", "unrecognized arguments: data"),
     bad_usage("no directory", "ctxgates gate-labels", "required: data"),
     bad_usage("an unknown option", f"{LABELS} --sauce", "unrecognized arguments: --sauce"),
     bad_usage("an option without its value", f"{LABELS} --min-count", "--min-count: expected one argument"),

@@ -98,9 +98,8 @@ def test_validation_has_full_batches_and_only_translation_goes_from_sentence_to_
 def test_eval_bleu_goes_from_sentence_to_sentence(with_targets: Path) -> None:
     task = make_joining_task(with_targets)
     build_model("context_transformer", task)
-    task.load_dataset("valid")
-    assert len(batches(task, "valid")) == 2
     task.cfg.eval_bleu = True
+    task.load_dataset("valid")
     assert len(batches(task, "valid")) == 6
 
 
