@@ -146,8 +146,11 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     """Run the demo and print its table."""
     args = get_parser().parse_args(argv)
     directory = args.directory.resolve()
+    is_there = directory.exists()
     prepare_directory(directory)
     console = Console()
+    if is_there:
+        console.say(f"removed the earlier demo in {directory}")
     console.say(f"$ cd {shlex.quote(str(directory))}")
     data = preparation()
     streams = {name: Job(name, [Step("making", STREAMS[name], f"logs/{slug(name)}.log")], [data]) for name in STREAMS}

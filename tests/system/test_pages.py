@@ -103,6 +103,20 @@ def test_analyses(tmp_path: Path, warm_commands: WarmPython) -> None:
 
 
 @pytest.mark.slow
+def test_a_sentence_for_the_quick_start(
+    trained_on_documents: Trained, tmp_path: Path, warm_commands: WarmPython
+) -> None:
+    folder = tmp_path / "quickstart-demo"
+    (folder / "models" / "regularized-gates").mkdir(parents=True)
+    (folder / "models" / "regularized-gates" / "checkpoint_last.pt").symlink_to(trained_on_documents["isg"])
+    (folder / "data-bin").symlink_to(trained_on_documents.data)
+    (folder / "bpe").mkdir()
+    (folder / "bpe" / "codes").write_text("#version: 0.2\ns e</w>\n")
+    output = run_block("sentence", {}, tmp_path, warm_commands, ROOT / "examples" / "quickstart" / "README.md")
+    assert len(re.findall(r"^D-0\t", output, re.MULTILINE)) == 1
+
+
+@pytest.mark.slow
 def test_ctxpro(trained_on_documents: Trained, tmp_path: Path, warm_commands: WarmPython) -> None:
     """Of the translations those of each example's last sentence are kept, in order."""
     (tmp_path / "data-bin").mkdir()
