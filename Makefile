@@ -14,7 +14,7 @@
 #                       ~/stanza_corenlp; needs Java 17 and Maven
 # make chromium         Debian's Chromium, in which a test looks at pages; as root, else that test is skipped
 # make clean            removes the environments, the demo and all caches
-# The first eight, and dist, install what they need. Variables: MODERN_PYTHON, CLASSIC_PYTHON and LATEST_PYTHON name the
+# demo, test, test-*, lint, docs and dist install what they need. Variables: MODERN_PYTHON, CLASSIC_PYTHON and LATEST_PYTHON name the
 # interpreters, DEMO_ARGS=--short makes the demo a trial, PYTEST_ARGS is handed to pytest.
 VENV := .venv
 VENV_CLASSIC := .venv-classic

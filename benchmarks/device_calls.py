@@ -192,10 +192,10 @@ def make_batch(dictionary: Dictionary, names: Collection[str], system: System) -
         "relation_mask": torch.eye(5, dtype=torch.bool) | source.eq(pad).unsqueeze(2),
     }
     if system.preceding > 1:
-        of_rows = [
+        row_distances = [
             torch.tensor([len(row) - place for place, sentence in enumerate(row) for _ in sentence]) for row in before
         ]
-        distances = data_utils.collate_tokens(of_rows, 0, left_pad=True)
+        distances = data_utils.collate_tokens(row_distances, 0, left_pad=True)
         inputs.update(preceding_distances=distances, preceding_groups=group_sentences(distances))
     context = {CONTEXT: torch.tensor([[11, 12, eos], [13, eos, pad]])} if system.continues else {}
     return {

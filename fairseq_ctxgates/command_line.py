@@ -184,18 +184,18 @@ def match_files_to_splits(
     """
     matched: Dict[Split, Path] = {}
     for name, files in files_by_name:
-        of_name = [split for split in splits if split.name == name]
-        if not of_name:
+        with_name = [split for split in splits if split.name == name]
+        if not with_name:
             existing = ", ".join(split.name for split in splits if split.data_dir == data_dirs[0])
             raise UserError(f"{option} {name}: {data_dirs[0]} has no such split; its splits are {existing}")
-        if len(files) != len(of_name):
+        if len(files) != len(with_name):
             raise UserError(
-                f"{option} {name}: {len(files)} files for {len(of_name)} data directories with this split: give "
-                f"{name}={':'.join(['FILE'] * len(of_name))}"
+                f"{option} {name}: {len(files)} files for {len(with_name)} data directories with this split: give "
+                f"{name}={':'.join(['FILE'] * len(with_name))}"
             )
-        if of_name[0] in matched:
+        if with_name[0] in matched:
             raise UserError(f"{option} names {name} twice")
-        matched.update(zip(of_name, files))
+        matched.update(zip(with_name, files))
     for split, file in matched.items():
         if not file.exists():
             raise UserError(f"{option} {split.name}: {file} not found: check the path")

@@ -263,8 +263,8 @@ def read_plan(path: Path) -> Plan:
         merged = OmegaConf.merge(*_load(path, ()))
         return Plan.model_validate(OmegaConf.to_container(merged, resolve=True))
     except ValidationError as error:
-        found = ("".join([".".join(map(str, one["loc"])), ": ", one["msg"]]) for one in error.errors())
-        raise UserError("\n".join(f"{path}: {line}" for line in found)) from error
+        found = ((".".join(map(str, problem["loc"])), problem["msg"]) for problem in error.errors())
+        raise UserError("\n".join(f"{path}: {place}: {message}" for place, message in found)) from error
     except (OmegaConfBaseException, YAMLError) as error:
         raise UserError(f"{path}: {one_line(error)}") from error
 

@@ -198,7 +198,7 @@ class PartResults:
         statistics = {name: self._statistics(metric) for name, metric in metrics.items()} if len(compared) > 1 else {}
         rows = []
         for index, name in enumerate(self._part.rows):
-            scores = [one["systems"][index] for one in compared]
+            scores = [comparison["systems"][index] for comparison in compared]
             system = self._part.systems.get(name)
             trainings = [
                 read_training(self._directory, system_folder(self._commands.name, seed, name))

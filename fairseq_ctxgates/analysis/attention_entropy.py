@@ -31,8 +31,8 @@ from torch import Tensor
 
 from fairseq_ctxgates.analysis.analysis import Analysis
 from fairseq_ctxgates.analysis.figures import label_tokens, line_look, new_figure, token_width
-from fairseq_ctxgates.analysis.inference import Inference, add_inference_options, reads_preceding
-from fairseq_ctxgates.analysis.preceding_context import inter_sentence, read_attention
+from fairseq_ctxgates.analysis.inference import Inference, add_inference_options
+from fairseq_ctxgates.analysis.preceding_context import inter_sentence, read_attention, reads_preceding
 from fairseq_ctxgates.analysis.report import Cell, Result, Table, add_report_options
 from fairseq_ctxgates.data.side_stream import Batch
 from fairseq_ctxgates.errors import UserError
@@ -182,9 +182,9 @@ def attention_by_distance(
     shares, bits = [], []
     for distance in range(1, context_size + 1):
         is_there = distances.eq(distance)
-        of_sentence = weights * is_there.unsqueeze(1)
-        share = of_sentence.sum(dim=-1)
-        within = entropy(of_sentence / share.clamp(min=torch.finfo(share.dtype).tiny).unsqueeze(-1))
+        on_sentence = weights * is_there.unsqueeze(1)
+        share = on_sentence.sum(dim=-1)
+        within = entropy(on_sentence / share.clamp(min=torch.finfo(share.dtype).tiny).unsqueeze(-1))
         shares.append((share * target_mask).sum(dim=1) / tokens)
         bits.append((within * share * target_mask).sum(dim=1) / (share * target_mask).sum(dim=1))
     return torch.stack(shares, dim=1), torch.stack(bits, dim=1)
@@ -204,7 +204,7 @@ def sentence_entropies(inference: Inference, batch: Batch) -> Iterator[SentenceE
     by_distance = [
         attention_by_distance(attention[layer], distances, is_token, mechanism.context_size) for layer in layers
     ]
-    shares, bits_within = (torch.stack(of_layers).cpu().double().numpy() for of_layers in zip(*by_distance))
+    shares, bits_within = (torch.stack(by_layer).cpu().double().numpy() for by_layer in zip(*by_distance))
     for index, (row, target, preceding) in enumerate(zip(batch["id"].tolist(), batch["target"], read.tokens)):
         is_sentence_token = is_token[index]
         preceding = preceding[~read.padding_mask(source_dictionary.pad())[index]]
@@ -283,7 +283,8 @@ def distance_tables(summaries: Sequence[EntropySummary]) -> List[Table]:
     for distance in range(1, 1 + len(chosen[0].shares)):
         columns.update({f"attention at distance {distance}": ".1%", f"entropy in {distance} (bits)": ".3f"})
     rows: List[List[Cell]] = [
-        ["all" if one.layer is None else one.layer, *chain(*zip(one.shares, one.bits_within))] for one in chosen
+        ["all" if summary.layer is None else summary.layer, *chain(*zip(summary.shares, summary.bits_within))]
+        for summary in chosen
     ]
     return [Table(columns, rows)]
 

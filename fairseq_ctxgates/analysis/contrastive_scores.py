@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+from itertools import chain
 from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -104,7 +105,7 @@ class Candidates:
         self.concatenated = [stream for stream in concatenated if stream.options.concatenate_preceding_target]
         by_example = np.split(np.arange(len(self.rows)), _starts(examples))
         alike = [self._first_alike(candidates.tolist()) for candidates in by_example]
-        self.first_alike = [first for of_example in alike for first in of_example]
+        self.first_alike = list(chain.from_iterable(alike))
         # In how many examples a wrong translation is the same to the model as the right one.
         self.ambiguous = sum(right in wrong for right, *wrong in alike)
         self._check_context(inference, examples)

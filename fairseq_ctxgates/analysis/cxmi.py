@@ -40,10 +40,9 @@ from fairseq_ctxgates.analysis.inference import (
     check_checkpoints,
     check_overrides,
     checkpoint_paths,
-    reads_preceding,
 )
 from fairseq_ctxgates.analysis.options import add_names_option
-from fairseq_ctxgates.analysis.preceding_context import preceding_stream
+from fairseq_ctxgates.analysis.preceding_context import preceding_stream, reads_preceding
 from fairseq_ctxgates.analysis.report import Result, add_page_option, add_report_options
 from fairseq_ctxgates.analysis.scores import token_log_probs
 from fairseq_ctxgates.analysis.systems import system_names

@@ -124,20 +124,20 @@ class GateStatistics:
 
     def summary(self, layer: Optional[int] = None) -> GateSummary:
         """The summary of one layer, or of all layers together with equal weights."""
-        layers = [self._layers[one] for one in (self.layers if layer is None else [layer])]
-        sums = _total(one.gates for one in layers)
-        dimension_variance = float(np.mean([one.dimension_variances for one in layers]))
+        chosen = [self._layers[number] for number in (self.layers if layer is None else [layer])]
+        sums = _total(layer_sums.gates for layer_sums in chosen)
+        dimension_variance = float(np.mean([layer_sums.dimension_variances for layer_sums in chosen]))
         if not self.labelled_tokens:
             return GateSummary(sums.mean, sums.variance, dimension_variance)
-        labelled_positions = self.labelled_tokens * len(layers)
+        labelled_positions = self.labelled_tokens * len(chosen)
         return GateSummary(
             sums.mean,
             sums.variance,
             dimension_variance,
             agreement=sums.agreement,
             mean_agreement=sums.mean_agreement,
-            hinge=sum(one.hinge for one in layers) / labelled_positions,
-            mean_hinge=sum(one.mean_hinge for one in layers) / labelled_positions,
+            hinge=sum(layer_sums.hinge for layer_sums in chosen) / labelled_positions,
+            mean_hinge=sum(layer_sums.mean_hinge for layer_sums in chosen) / labelled_positions,
         )
 
     def dimensions(self, layer: int) -> Dict[str, List[float]]:

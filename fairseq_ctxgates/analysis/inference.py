@@ -149,11 +149,6 @@ def required_streams(model: TranslationModel) -> Sequence[str]:
     return () if own is None else own.required_streams
 
 
-def reads_preceding(model: TranslationModel) -> bool:
-    """Whether a model has an inter-sentence gate."""
-    return "preceding" in required_streams(model)
-
-
 def run_without_attention(model: TranslationModel, batch: Batch, **options: Any) -> Tuple[Tensor, Any]:
     """A model's output for a batch. Models of this package do not return attention weights, so that they can use the
     faster computation of attention.
@@ -357,13 +352,13 @@ def check_overrides(args: argparse.Namespace, paths: Sequence[str], reads_lines:
     if not args.model_overrides:
         return
     register_models(args.user_dir)
-    from fairseq_ctxgates.tasks.context_translation import task_option_names
     from fairseq_ctxgates.tasks.model_overrides import refuse_unread_overrides
+    from fairseq_ctxgates.tasks.task_streams import task_option_names
 
-    models, of_tasks = [], set()
+    models, task_options = [], set()
     for path in paths:
         inference = Inference.from_options(args, path)
         models.append(inference.model_options)
-        of_tasks.update(inference.config.task)
-    of_tasks &= task_option_names(has_criterion=False, reads_lines=reads_lines)
-    refuse_unread_overrides(args.model_overrides, models, of_tasks)
+        task_options.update(inference.config.task)
+    task_options &= task_option_names(has_criterion=False, reads_lines=reads_lines)
+    refuse_unread_overrides(args.model_overrides, models, task_options)

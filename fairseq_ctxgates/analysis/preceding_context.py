@@ -8,11 +8,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_ctxgates.analysis.inference import Inference, as_context_model, reads_preceding
+from fairseq_ctxgates.analysis.inference import Inference, TranslationModel, as_context_model, required_streams
 from fairseq_ctxgates.data.side_stream import Batch
 from fairseq_ctxgates.inter_sentence.gate import ATTENTION
 from fairseq_ctxgates.inter_sentence.mechanism import InterSentenceGating
+from fairseq_ctxgates.inter_sentence.preceding_sentences import PrecedingSentences
 from fairseq_ctxgates.inter_sentence.preceding_stream import PrecedingStream
+
+
+def reads_preceding(model: TranslationModel) -> bool:
+    """Whether a model has an inter-sentence gate."""
+    return PrecedingSentences.name in required_streams(model)
 
 
 def preceding_stream(inference: Inference, split: str) -> PrecedingStream:

@@ -15,7 +15,7 @@ import torch
 
 from fairseq_ctxgates.checkpoints import restricted_pickle
 from fairseq_ctxgates.checkpoints.contents import ALLOWED
-from fairseq_ctxgates.checkpoints.options import check_options
+from fairseq_ctxgates.checkpoints.evaluated_options import check_options
 from fairseq_ctxgates.errors import UserError, one_line
 
 TRUSTED = "CTXGATES_TRUSTED_CHECKPOINTS"  # the environment variable: files and folders, as in PATH

@@ -103,8 +103,8 @@ def check_directories(data_dirs: Sequence[Path], args: argparse.Namespace) -> No
         UserError: a stream of ``train`` is not in all directories, or was made in different ways
     """
     files = [file for data_dir in data_dirs for file in find_files(data_dir, given_pair(args, data_dir))]
-    of_training = [file for file in files if file.split == "train" and file.name in all_streams()]
-    for name, pair in sorted({(file.name, file.pair) for file in of_training}):
+    training_streams = [file for file in files if file.split == "train" and file.name in all_streams()]
+    for name, pair in sorted({(file.name, file.pair) for file in training_streams}):
         all_streams()[name].check_directories([Split(data_dir, "train", *pair) for data_dir in data_dirs])
 
 

@@ -165,7 +165,7 @@ def training_splits(splits: List[Split], name: str, data_dirs: List[Path]) -> Li
         if name not in found:
             raise UserError(f"{data_dir} has no split {name!r} to count on: see --train-subset")
         continuations = (f"{name}{index}" for index in itertools.count(1))
-        training += [found[one] for one in (name, *itertools.takewhile(found.__contains__, continuations))]
+        training += [found[each] for each in (name, *itertools.takewhile(found.__contains__, continuations))]
     return training
 
 

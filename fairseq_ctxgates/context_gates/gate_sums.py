@@ -73,8 +73,8 @@ def gate_sums(gates: List[Tensor], is_token: Tensor, labels: Optional[Tensor] = 
         gates = [torch.empty(*is_token.t().shape, 0, device=is_token.device)]
     z = torch.stack([gate.detach() for gate in gates]).float()
     dim = z.size(-1)
-    of_tokens = z * is_token.t().unsqueeze(-1)
-    total, square_total = of_tokens.sum(), of_tokens.square_().sum()
+    token_gates = z * is_token.t().unsqueeze(-1)
+    total, square_total = token_gates.sum(), token_gates.square_().sum()
     count = is_token.sum() * (layers * dim)
     # Tensors without labels, too: fairseq adds up the logs of several processes, some of which may have labels.
     signs = z.new_zeros(is_token.t().shape) if labels is None else gate_signs(labels).t()

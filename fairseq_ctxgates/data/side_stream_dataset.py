@@ -85,9 +85,7 @@ class SideStreamDataset(BaseWrapperDataset):
         required_batch_size_multiple: int,
     ) -> Sequence[np.ndarray]:
         lengths = [
-            of_stream
-            for of_stream in (stream.padded_lengths(indices) for stream in self.streams)
-            if of_stream is not None
+            padded for padded in (stream.padded_lengths(indices) for stream in self.streams) if padded is not None
         ]
         if not lengths:
             return FairseqDataset.batch_by_size(self, indices, max_tokens, max_sentences, required_batch_size_multiple)

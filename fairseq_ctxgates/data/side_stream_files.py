@@ -170,6 +170,6 @@ def check_digest(prefix: Path, metadata: Metadata) -> None:
 
 def differing_fields(metadata: Metadata, others: Metadata) -> List[str]:
     """The fields in which two streams differ, among those that the streams of one run have in common."""
-    of_one = {"rows", "fingerprint", "digest", "made_from", "version"}
-    keys = {*metadata, *others} - of_one
+    not_shared = {"rows", "fingerprint", "digest", "made_from", "version"}
+    keys = {*metadata, *others} - not_shared
     return sorted(key for key in keys if metadata.get(key) != others.get(key))

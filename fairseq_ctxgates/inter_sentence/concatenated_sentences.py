@@ -58,14 +58,14 @@ class ConcatenatedSentences(PrecedingStream):
         self.is_trained_on = False
         self.lines_before = len(self.sentences) - len(dataset.src)  # the lines come after those of earlier buffers
         self.source_count, self.target_count = _counts(options)
-        self.lengths = self.lengths[:, : self.source_count]
+        self.context_lengths = self.context_lengths[:, : self.source_count]
         separator = separator_in(dataset.src_dict, options, "source")
         # The dataset is the one that fairseq has just built for this task: nothing has read its sources yet.
         word = (str(options.concatenate_preceding) if separator != dataset.src_dict.eos() else "", separator)
         dataset.src = JoinedSentences(
             dataset.src, self.sentences, self.source_rows, word, task_options.max_source_positions
         )
-        dataset.src_sizes = dataset.src.joined_lengths(self.source_lengths, self.lengths)
+        dataset.src_sizes = dataset.src.joined_lengths(self.source_lengths, self.context_lengths)
         self.targets: Optional[JoinedSentences] = None
         if options.preceding_references and dataset.tgt is None:
             raise UserError("--preceding-references: the split has no target side: binarize it without --only-source")

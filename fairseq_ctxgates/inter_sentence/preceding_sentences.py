@@ -39,7 +39,7 @@ class PrecedingSentences(PrecedingStream):
     ) -> None:
         super().__init__(rows, dataset, options, task_options, sentences)
         self.null = torch.full((NULL_LENGTH,), dataset.src_dict.eos())
-        self.preceding_lengths = np.where(self.contexts[:, 0] == NONE, NULL_LENGTH, self.lengths.sum(axis=1))
+        self.preceding_lengths = np.where(self.contexts[:, 0] == NONE, NULL_LENGTH, self.context_lengths.sum(axis=1))
 
     @classmethod
     def is_wanted(cls, options: PrecedingSentencesConfig, required: AbstractSet[str]) -> bool:

@@ -17,8 +17,8 @@ from fairseq_ctxgates.configuration import as_flag
 from fairseq_ctxgates.data.data_directory import Split
 from fairseq_ctxgates.data.side_stream import SideStream, TaskOptions
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.inter_sentence.coword_dropout import Draws, WithoutWords
 from fairseq_ctxgates.inter_sentence.preceding_rows import NONE, chain, read_preceding, shift
+from fairseq_ctxgates.inter_sentence.training_draws import Draws, WithoutWords
 
 logger = logging.getLogger(__name__)
 
@@ -152,7 +152,7 @@ class PrecedingStream(SideStream[PrecedingSentencesConfig]):
         self.contexts = shift(rows) if is_shifted(options) else rows
         # How much of each preceding sentence is read, (sentences, N).
         within = np.minimum(lengths[self.contexts], task_options.max_source_positions)
-        self.lengths = np.where(self.contexts == NONE, 0, within)
+        self.context_lengths = np.where(self.contexts == NONE, 0, within)
 
     @classmethod
     def values_to_save(cls, options: PrecedingSentencesConfig, required: AbstractSet[str]) -> Dict[str, Optional[str]]:
@@ -240,7 +240,7 @@ class PrecedingStream(SideStream[PrecedingSentencesConfig]):
         and those of whole preceding sentences, also where they are read in part. The ratio applies to real preceding
         sentences only, because otherwise every document would lose its first sentence."""
         ratio, max_length = self.options.preceding_length_ratio, self.options.preceding_max_length
-        contexts = self.contexts[:, : self.lengths.shape[1]]
+        contexts = self.contexts[:, : self.context_lengths.shape[1]]
         whole_lengths = np.where(contexts == NONE, 0, self.source_lengths[contexts])
         source, target, preceding = (
             np.asarray(lengths) - 1 for lengths in (self.source_lengths, self.target_lengths, whole_lengths)
@@ -249,7 +249,7 @@ class PrecedingStream(SideStream[PrecedingSentencesConfig]):
         if ratio:
             sources = source[:, None]
             is_similar = np.maximum(sources, preceding) <= ratio * np.minimum(sources, preceding)
-            keep &= (is_similar | (self.lengths == 0)).all(axis=1)
+            keep &= (is_similar | (self.context_lengths == 0)).all(axis=1)
         if max_length:
             keep &= np.maximum(np.maximum(source, target), preceding.max(axis=1, initial=0)) <= max_length
         return keep
@@ -278,7 +278,7 @@ class PrecedingStream(SideStream[PrecedingSentencesConfig]):
         """The rows of the sentences before a sentence, the nearest last; in training perhaps only some of them."""
         rows = [before for before in self.contexts[row] if before != NONE]
         if self.draws is not None and self.options.sample_context_size:
-            rows = rows[: self.draws.of(row).randint(1 + self.rows.shape[1])]
+            rows = rows[: self.draws.context_size(row, self.rows.shape[1])]
         return rows[::-1]
 
     def source_rows(self, row: int) -> List[int]:

@@ -58,7 +58,9 @@ class ContextEncoderLayer(EncoderLayer):
 
     def build_self_attention(self, embed_dim: int, cfg: NestedConfig) -> MultiheadAttention:
         """Attention of width ``embed_dim``, with the heads and dropout of the configuration."""
-        attention = single_part([one.encoder_attention() for one in cfg.mechanisms], default=MultiheadAttention)
+        attention = single_part(
+            [mechanism.encoder_attention() for mechanism in cfg.mechanisms], default=MultiheadAttention
+        )
         return attention(
             embed_dim,
             cfg.encoder.attention_heads,
@@ -140,11 +142,11 @@ class ContextTransformerEncoder(TransformerEncoderBase):
         encoded = self.encode(torch.cat(padded), True, masks, return_all_hiddens)
         states = encoded["encoder_out"][0].split(rows, dim=1)
         sentences, words = src_tokens.shape
-        of_source = {
-            name: [one[:words, :sentences] if _is_time_first(name) else one[:sentences, :words] for one in tensors]
+        source = {
+            name: [x[:words, :sentences] if _is_time_first(name) else x[:sentences, :words] for x in tensors]
             for name, tensors in encoded.items()
         }
-        return of_source, [part[: tokens.size(1)] for part, tokens in zip(states[1:], batches)]
+        return source, [part[: tokens.size(1)] for part, tokens in zip(states[1:], batches)]
 
     def are_padded(self, batches: Sequence[Tensor]) -> List[bool]:
         """For each batch of tokens, whether it has padding. The host waits for the device here, once."""
@@ -224,7 +226,7 @@ class ContextTransformerEncoder(TransformerEncoderBase):
             is_shared = name in SHARED or is_shared_by_beams(name)
             chosen = sentences if is_shared else new_order
             batch = 1 if _is_time_first(name) else 0
-            reordered[name] = tensors if chosen is None else [one.index_select(batch, chosen) for one in tensors]
+            reordered[name] = tensors if chosen is None else [x.index_select(batch, chosen) for x in tensors]
         return reordered
 
 
@@ -276,8 +278,8 @@ class ContextTransformerDecoder(ContextDecoder, TransformerDecoderBase):
         layers = [self.layers[place] for place in range(len(self.layers))]
         self.returnable = {layer.number: layer.returnable for layer in layers}
         is_in_some = len({(*layer.source_parts, type(layer.connection)) for layer in layers}) > 1
-        if cfg.decoder.layers_to_keep and (is_in_some or any(one.names_layers for one in cfg.mechanisms)):
-            chosen = ", ".join(as_flag(one.layers_option) for one in cfg.mechanisms if one.layers_option is not None)
+        if cfg.decoder.layers_to_keep and (is_in_some or any(mechanism.names_layers for mechanism in cfg.mechanisms)):
+            chosen = ", ".join(as_flag(name) for name in (m.layers_option for m in cfg.mechanisms) if name is not None)
             raise UserError(
                 f"--decoder-layers-to-keep renumbers the layers, and a mechanism is in layers of chosen numbers "
                 f"({chosen}; by default some mechanisms are in the top layer): choose all, or keep all"

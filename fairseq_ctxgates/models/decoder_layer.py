@@ -39,9 +39,11 @@ class ContextDecoderLayer(TransformerDecoderLayerBase):
         super().__init__(cfg)
         self.number = number
         self.norm_order = cfg.decoder_norm_order
-        mechanisms: Sequence[Mechanism] = [one for one in cfg.mechanisms if number in one.layers]
+        mechanisms: Sequence[Mechanism] = [mechanism for mechanism in cfg.mechanisms if number in mechanism.layers]
         new_attention = partial(self.build_encoder_attention, self.embed_dim, cfg)
-        self.source_parts = Parts({one.name: one.source_part(number, cfg, new_attention) for one in mechanisms})
+        self.source_parts = Parts(
+            {mechanism.name: mechanism.source_part(number, cfg, new_attention) for mechanism in mechanisms}
+        )
         connections = [mechanism.connection(number, cfg) for mechanism in mechanisms]
         self.connection: Connection = single_part(connections, default=ResidualConnection())
         # The names of what a layer can return beside x and attention, in the order in which it returns them.

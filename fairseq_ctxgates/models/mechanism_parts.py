@@ -106,7 +106,7 @@ def single_part(parts: Collection[Optional[T]], default: T) -> T:
 
 def encoding_parts(mechanisms: Collection[Mechanism], width: int) -> Parts[EncodingPart]:
     """The mechanisms' parts for the encodings of further sentences, by the names of the sentences."""
-    return Parts({name: part for one in mechanisms for name, part in one.encoding_parts(width).items()})
+    return Parts({name: part for mechanism in mechanisms for name, part in mechanism.encoding_parts(width).items()})
 
 
 def embedding_parts(
@@ -118,4 +118,6 @@ def embedding_parts(
 ) -> Parts[EmbeddingPart]:
     """The mechanisms' parts for the embeddings of ``encoder`` or ``decoder``, by the mechanism's name."""
     width = embed_tokens.embedding_dim
-    return Parts({one.name: one.embedding_part(side, width, dictionary, embed_scale) for one in mechanisms})
+    return Parts(
+        {mechanism.name: mechanism.embedding_part(side, width, dictionary, embed_scale) for mechanism in mechanisms}
+    )

@@ -86,7 +86,7 @@ class RecurrentDecoderCell(nn.Module):
         for linear in filter(None, (self.word_proj, self.context_proj, self.state_proj, self.feedback_proj)):
             initialize_gru(linear.weight, linear.bias)
 
-        self.source_parts = Parts({one.name: one.recurrent_source_part(widths) for one in mechanisms})
+        self.source_parts = Parts({mechanism.name: mechanism.recurrent_source_part(widths) for mechanism in mechanisms})
         connections = [mechanism.recurrent_connection(widths) for mechanism in mechanisms]
         self.connection: RecurrentConnection = single_part(connections, default=PlainRecurrentConnection())
         every_part: Sequence[Part] = (*self.source_parts.in_order(), self.connection)

@@ -38,7 +38,7 @@ from fairseq_ctxgates.modules.linear import replace_linear
 from fairseq_ctxgates.parts import RecurrentWidths, Returned, embed_words
 
 # What the encoder returns; mechanisms add to it.
-RNNSEARCH_ENCODER_OUT = frozenset(["encoder_out", "encoder_padding_mask", "first_backward"])
+RNNSEARCH_ENCODER_OUT = frozenset({"encoder_out", "encoder_padding_mask", "first_backward"})
 
 
 @dataclass

@@ -200,11 +200,11 @@ class Relations(SideStream[RelationsConfig]):
         for mask, index, length in zip(masks, batch["id"].tolist(), lengths):
             start = size - length if self.dataset.left_pad_source else 0
             place = slice(start, start + length)
-            of_sentence = relation_mask(np.asarray(self.rows[index]), length, kind == "word")
+            sentence_mask = relation_mask(np.asarray(self.rows[index]), length, kind == "word")
             if kind == "shifted":
                 sentence = self.sentences[index]
-                of_sentence = shift_mask(of_sentence, sentence[sentence.ne(padding)].numpy())
-            mask[place, place] = of_sentence
+                sentence_mask = shift_mask(sentence_mask, sentence[sentence.ne(padding)].numpy())
+            mask[place, place] = sentence_mask
         batch["net_input"]["relation_mask"] = torch.from_numpy(masks)
 
 

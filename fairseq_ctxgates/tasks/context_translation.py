@@ -4,7 +4,7 @@ import ast
 import functools
 import logging
 import math
-from dataclasses import dataclass, fields, make_dataclass
+from dataclasses import dataclass, make_dataclass
 from itertools import count, takewhile
 from pathlib import Path
 from typing import AbstractSet, Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
@@ -41,6 +41,7 @@ from fairseq_ctxgates.tasks.task_streams import (
     TRAINING_OPTIONS,
     TRANSLATION_OPTIONS,
     TaskStreams,
+    task_option_names,
 )
 from fairseq_ctxgates.tasks.translation_pass import NO_ALIGNMENT, TranslationPass
 
@@ -345,24 +346,6 @@ class ContextTranslationTask(TranslationTask):
         overrides = ast.literal_eval(self.cfg.model_overrides or "{}")
         refuse_unread_overrides(overrides, self._model_options, overridable)
         self.streams.check(self._trains)
-
-
-def task_option_names(*, has_criterion: bool, reads_lines: bool = False) -> Set[str]:
-    """The names of the task's options that have an effect in a command that runs a trained model with the checkpoint's
-    task.
-
-    Args:
-        has_criterion: whether the command has a criterion, as validation does
-        reads_lines: whether it reads lines of text, as fairseq-interactive does
-    """
-    configs = (TranslationConfig, *(stream.Config for stream in STREAMS))
-    names = {option.name for config in configs for option in fields(config)} - {"_name"}
-    unread = TRAINING_OPTIONS | TRANSLATION_OPTIONS
-    if not has_criterion:
-        unread |= CRITERION_OPTIONS
-    if not reads_lines:
-        unread |= INTERACTIVE_OPTIONS
-    return names - unread
 
 
 def _check_trainable(model: ContextModel) -> None:

@@ -25,7 +25,11 @@ class LoaderWorkers:
     def end_before(self, dataset: Any) -> None:
         """End the workers of all iterators whose last batch was read, and of all iterators over this dataset, for which
         a new iterator is to be made. An iterator that is used again starts new workers."""
-        ended = [one for one in self._iterators if one.dataset is dataset or one.next_epoch_idx > one.epoch]
+        ended = [
+            iterator
+            for iterator in self._iterators
+            if iterator.dataset is dataset or iterator.next_epoch_idx > iterator.epoch
+        ]
         self._iterators = [iterator for iterator in self._iterators if iterator not in ended]
         for loader in (iterator.dataloader for iterator in ended if iterator.dataloader is not None):
             workers, loader._iterator = loader._iterator, None

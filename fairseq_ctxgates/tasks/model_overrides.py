@@ -35,8 +35,8 @@ class ModelOptions(NamedTuple):
 def _options_of_training() -> Set[str]:
     """The options that a trained model does not read: its name, which is settled by its parameters, and the options for
     the start of training."""
-    of_mechanisms = (name for mechanism in all_mechanisms() for name in mechanism.initial_options)
-    return {"_name", "arch", *(option.name for option in fields(WarmStartConfig)), *of_mechanisms}
+    initial_options = (name for mechanism in all_mechanisms() for name in mechanism.initial_options)
+    return {"_name", "arch", *(option.name for option in fields(WarmStartConfig)), *initial_options}
 
 
 def _option_names(cfg: FairseqDataclass) -> Set[str]:

@@ -12,6 +12,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.models import BaseFairseqModel
 from torch import Tensor
 
+from fairseq_ctxgates.compat import TranslationConfig
 from fairseq_ctxgates.configuration import as_flag, options_from
 from fairseq_ctxgates.data.data_directory import Split
 from fairseq_ctxgates.data.side_stream import PrecedingTarget, SideStream
@@ -174,9 +175,27 @@ class TaskStreams:
             stream.check_translation(self.options_of(stream))
 
 
+def task_option_names(*, has_criterion: bool, reads_lines: bool = False) -> Set[str]:
+    """The names of the task's options that have an effect in a command that runs a trained model with the checkpoint's
+    task.
+
+    Args:
+        has_criterion: whether the command has a criterion, as validation does
+        reads_lines: whether it reads lines of text, as fairseq-interactive does
+    """
+    configs = (TranslationConfig, *(stream.Config for stream in STREAMS))
+    names = {option.name for config in configs for option in fields(config)} - {"_name"}
+    unread = TRAINING_OPTIONS | TRANSLATION_OPTIONS
+    if not has_criterion:
+        unread |= CRITERION_OPTIONS
+    if not reads_lines:
+        unread |= INTERACTIVE_OPTIONS
+    return names - unread
+
+
 def _training_mask(streams: Sequence[SideStream], split: str) -> Optional[np.ndarray]:
     """Which sentences are trained on because no stream leaves them out; None: all sentences."""
-    masks = {stream: mask for stream, mask in ((one, one.training_mask()) for one in streams) if mask is not None}
+    masks = {stream: mask for stream, mask in ((s, s.training_mask()) for s in streams) if mask is not None}
     mask = np.logical_and.reduce(list(masks.values())) if masks else np.ones(1, dtype=bool)
     if mask.all():
         return None

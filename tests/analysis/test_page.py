@@ -21,8 +21,9 @@ from fairseq_ctxgates.analysis.cxmi_page import chosen_document
 from fairseq_ctxgates.analysis.cxmi_scores import SentenceScores
 from fairseq_ctxgates.analysis.gate_statistics import LABEL_NAMES
 from fairseq_ctxgates.analysis.gates import read_gates
-from fairseq_ctxgates.analysis.inference import Inference, reads_preceding
+from fairseq_ctxgates.analysis.inference import Inference
 from fairseq_ctxgates.analysis.page import Page, PageSentence
+from fairseq_ctxgates.analysis.preceding_context import reads_preceding
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE
 from fairseq_ctxgates.data.data_directory import Split
 from tests.helpers.documents import SHORT, TEXT

@@ -23,8 +23,8 @@ from fairseq.models.transformer import TransformerConfig
 from omegaconf import OmegaConf
 
 import ctxgates
+from fairseq_ctxgates.checkpoints.evaluated_options import EVALUATED, check_options
 from fairseq_ctxgates.checkpoints.loading import TRUSTED, load
-from fairseq_ctxgates.checkpoints.options import EVALUATED, check_options
 from fairseq_ctxgates.compat import meters
 from fairseq_ctxgates.errors import UserError
 from tests.helpers.fairseq_commands import GATED, PLAIN, TASK, USER_DIR, generate, interactive, run, train

@@ -1,5 +1,5 @@
-"""Words that the sources, but not their preceding sentences, lose at random in training (CoWord dropout; Fernandes et
-al. 2021)."""
+"""What is drawn at random in training: how many preceding sentences are read, and which words the sources, but not
+their preceding sentences, lose (CoWord dropout; Fernandes et al. 2021)."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 
 
 class Draws:
-    """Random numbers for each sentence of a dataset: different in each epoch, and the same in resumed training.
+    """Draws for each sentence of a dataset: different in each epoch, and the same in resumed training.
 
     Args:
         seed: the seed of the training
@@ -20,8 +20,17 @@ class Draws:
         self.seed = seed
         self.epoch = 1
 
-    def of(self, row: int) -> np.random.RandomState:
-        """The random numbers of a sentence."""
+    def context_size(self, row: int, largest: int) -> int:
+        """How many preceding sentences a sentence reads, from none to ``largest``."""
+        size: int = self._numbers(row).randint(1 + largest)
+        return size
+
+    def is_dropped(self, row: int, words: int, probability: float) -> np.ndarray:
+        """Which of a sentence's words drop out, (words,), bool, whatever :meth:`context_size` is."""
+        # Without the first number, from which the other is drawn.
+        return self._numbers(row).random_sample(1 + words)[1:] < probability
+
+    def _numbers(self, row: int) -> np.random.RandomState:
         return np.random.RandomState([self.seed % 2**32, self.epoch, row])
 
 
@@ -46,6 +55,5 @@ class WithoutWords(Dataset):
 
     def __getitem__(self, index: int) -> Tensor:
         sentence: Tensor = self.sentences[index]
-        # Without the first number, from which the sentence's number of preceding sentences is drawn.
-        is_dropped = self.draws.of(index).random_sample(1 + len(sentence))[1:] < self.probability
+        is_dropped = self.draws.is_dropped(index, len(sentence), self.probability)
         return sentence.masked_fill(torch.from_numpy(is_dropped) & sentence.ne(self.eos), self.unk)
