@@ -24,12 +24,13 @@ def plain(value: object) -> object:
 
 
 def from_text(config: Type[FairseqDataclass], option: str, text: Optional[str]) -> object:
-    """The inverse of ``str`` for the value of a dataclass's option: an integer, a switch, or text. None is None."""
+    """The inverse of ``str`` for the value of a dataclass's option: a number, a switch, or text. None is None."""
     (kind,) = (known.type for known in fields(config) if known.name == option)
     if text is None:
         return None
-    if kind in (int, Optional[int]):
-        return int(text)
+    for number in (int, float):
+        if kind in (number, Optional[number]):
+            return number(text)
     return text == "True" if kind in (bool, Optional[bool]) else text
 
 

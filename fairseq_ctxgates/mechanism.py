@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from enum import EnumMeta
 from typing import (
     Callable,
     ClassVar,
@@ -24,7 +25,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
-from fairseq_ctxgates.configuration import Options, as_flag, as_given, options_from
+from fairseq_ctxgates.configuration import Options, as_flag, options_from
 from fairseq_ctxgates.data.data_directory import Split
 from fairseq_ctxgates.data.side_stream import SideStream
 from fairseq_ctxgates.errors import UserError
@@ -188,10 +189,15 @@ class Mechanism(Generic[Options]):
         if self.is_on:
             return {}
         others = [option.name for option in fields(self.options) if option.name not in (self.switch, "_name")]
-        needs = as_flag(self.switch)
-        for architecture, defaults in self.architectures.get(self.backbone, {}).items():
-            needs = f"{as_given(self.switch, defaults[self.switch])}, which --arch {architecture} sets"
+        architecture = next(iter(self.architectures.get(self.backbone, {})), None)
+        needs = self._turned_on() + (f", which --arch {architecture} sets" if architecture else "")
         return {name: self._would_do_nothing(name, needs) for name in others if self._is_given(name)}
+
+    def _turned_on(self) -> str:
+        """The switch as users give it: ``--inter-sentence-gate``, ``--smoothing fcwm|ccwm``."""
+        (kind,) = (option.type for option in fields(self.options) if option.name == self.switch)
+        values = [str(value) for value in kind if str(value) != "none"] if isinstance(kind, EnumMeta) else []
+        return " ".join([as_flag(self.switch), *filter(None, ["|".join(values)])])
 
     def refuse_unread(self, needs: str, *options: str) -> None:
         """Raise UserError if one of these options was given, because it would do nothing.

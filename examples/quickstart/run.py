@@ -146,7 +146,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     """Run the demo and print its table."""
     args = get_parser().parse_args(argv)
     directory = args.directory.resolve()
-    is_there = directory.exists()
+    is_there = (directory / MARKER).exists()
     prepare_directory(directory)
     console = Console()
     if is_there:

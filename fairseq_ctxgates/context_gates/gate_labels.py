@@ -42,7 +42,7 @@ class GateLabels(SideStream[GateLabelsConfig]):
 
     @classmethod
     def load_split(cls, split: Split) -> MMapIndexedDataset:
-        if not cls.exists(split) and split.is_text(split.target_lang):
+        if not cls.exists(split) and split.has(split.target_lang) and split.is_text(split.target_lang):
             raise UserError(
                 f"{split.text_prefix(split.target_lang)} is text, for which there are no gate labels: binarize it with "
                 f"fairseq-preprocess --dataset-impl mmap; run: {cls.command(split)}"

@@ -8,16 +8,15 @@ from typing import AbstractSet, Any, ClassVar, Dict, Mapping, Optional, Sequence
 
 import numpy as np
 import torch
-from fairseq import utils
 from fairseq.data import LanguagePairDataset
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from torch import Tensor
 
 from fairseq_ctxgates.compat import MMapIndexedDataset
 from fairseq_ctxgates.configuration import as_flag
-from fairseq_ctxgates.data.data_directory import Split, find_splits
+from fairseq_ctxgates.data.data_directory import Split, find_splits, first_data_dir
 from fairseq_ctxgates.data.side_stream import Batch, Rows, SideStream, TaskOptions
-from fairseq_ctxgates.data.side_stream_files import load_verified_metadata
+from fairseq_ctxgates.data.side_stream_files import load_metadata, load_verified_metadata
 from fairseq_ctxgates.data.subwords import check_subwords
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations.extraction.build import ExtractionOptions, ServerOptions, get_extractor
@@ -230,10 +229,10 @@ def _properties_of_data(data: str, languages: Tuple[str, str], extractor: str) -
     """The CoreNLP properties that the relations in the first data directory were extracted with, if this extractor
     found them. Logs a warning if another did."""
     try:
-        splits = find_splits(Path(utils.split_paths(data)[0]), *languages)
+        split = next(filter(Relations.exists, find_splits(first_data_dir(data), *languages)), None)
+        made: Any = {} if split is None else load_metadata(split.stream_prefix(Relations.name)).get("options", {})
     except UserError:  # a model in use needs dictionaries, but no data
         return ()
-    made = next(filter(None, map(Relations._options_of, splits)), {})
     found_by = made.get("extractor", "jsonl")
     if found_by == extractor:
         return tuple((name, value) for name, value in made.get("properties", []))

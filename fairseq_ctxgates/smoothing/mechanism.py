@@ -8,8 +8,7 @@ import numpy as np
 from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
-from fairseq_ctxgates.compat import MMapIndexedDataset
-from fairseq_ctxgates.data.data_directory import ROWS_AT_ONCE, Split
+from fairseq_ctxgates.data.data_directory import ROWS_AT_ONCE, UNK, Split, load_rows
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.mechanism import RNNSEARCH, TRANSFORMER, Mechanism
 from fairseq_ctxgates.smoothing.context_aware_smoothing import (
@@ -149,10 +148,11 @@ class EmbeddingSmoothing(Mechanism[SmoothingConfig]):
 
 
 def _count_unknown(split: Split, lang: str) -> Tuple[int, int]:
-    """The number of unknown words, and of all words, in one language of a split; end of sentence is one of them."""
-    unk, rows = split.load_dictionary(lang).unk(), split.load_language(lang)
-    if not isinstance(rows, MMapIndexedDataset):
-        return sum(int(row.eq(unk).sum()) for row in rows.tokens_list), int(np.sum(rows.sizes))
+    """The number of unknown words, and of all words, in one language of a split; none of data that are not mapped."""
+    try:
+        rows = load_rows(split.text_prefix(lang))
+    except UserError:  # --dataset-impl raw or lazy
+        return 0, 0
     ids = np.frombuffer(rows._bin_buffer, dtype=rows._index.dtype)
     pieces = (ids[first : first + ROWS_AT_ONCE] for first in range(0, len(ids), ROWS_AT_ONCE))
-    return sum(int(np.count_nonzero(piece == unk)) for piece in pieces), len(ids)
+    return sum(int(np.count_nonzero(piece == UNK)) for piece in pieces), len(ids) - len(rows)

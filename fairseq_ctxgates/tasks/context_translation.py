@@ -16,7 +16,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.models import BaseFairseqModel
 from fairseq.tasks import register_task
 from omegaconf import II
-from torch import Tensor
+from torch import Tensor, distributed
 
 from fairseq_ctxgates.allocator import keep_freed_memory
 from fairseq_ctxgates.compat import SequenceScorer, TranslationConfig, TranslationTask
@@ -104,8 +104,6 @@ class ContextTranslationTask(TranslationTask):
             if self._training_data is None:  # only before the first epoch
                 turns = range(1, len(utils.split_paths(self.cfg.data)) + 1)
                 self.streams.check_directories([part for turn in turns for part in self._parts(split, turn, combine)])
-                for model in self.streams.models:
-                    model.check_training_data(self._parts(split, epoch, combine))
         else:
             self._loads[split] = functools.partial(self.load_dataset, split, epoch, combine, **kwargs)
         parts = self._parts(split, epoch if is_train else 1, combine)
@@ -115,6 +113,9 @@ class ContextTranslationTask(TranslationTask):
                     if lang == self.cfg.source_lang or part.has(lang):
                         part.load_language(lang)
         super().load_dataset(split, epoch, combine, **kwargs)
+        if is_train and self._training_data is None and _is_first_process():
+            for model in self.streams.models:
+                model.check_training_data(parts)
         self.datasets[split] = self.streams.join_to(self.datasets[split], parts, split, is_train)
         if is_train:
             self._training_data = self.datasets[split]
@@ -346,6 +347,11 @@ class ContextTranslationTask(TranslationTask):
         overrides = ast.literal_eval(self.cfg.model_overrides or "{}")
         refuse_unread_overrides(overrides, self._model_options, overridable)
         self.streams.check(self._trains)
+
+
+def _is_first_process() -> bool:
+    """Whether this is the only process of a training, or the first of several."""
+    return not distributed.is_available() or not distributed.is_initialized() or distributed.get_rank() == 0
 
 
 def _check_trainable(model: ContextModel) -> None:

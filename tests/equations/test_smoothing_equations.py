@@ -15,7 +15,7 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from torch import Tensor, nn
 
 from fairseq_ctxgates.configuration import options_from
-from fairseq_ctxgates.data.data_directory import find_splits
+from fairseq_ctxgates.data.data_directory import Split, find_splits
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.parts import embed_words
 from fairseq_ctxgates.smoothing.context_aware_smoothing import ContextAwareSmoothing
@@ -386,30 +386,21 @@ def build(side: str, *arguments: str) -> ContextAwareSmoothing | None:
 
 
 @pytest.mark.parametrize("side", ["encoder", "decoder", "both"])
-@pytest.mark.parametrize("raw", [False, True])
-def test_data_without_unknown_words(side: str, raw: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_data_without_unknown_words(side: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """As text in subwords is: a warning says that the network does not learn."""
-    data = binarize(tmp_path, {"train": [("a b", "x y"), ("a", "y z")]}, "de", "en")
-    if raw:
-        for path in data.glob("train.*"):
-            path.unlink()
-        for lang, text in (("de", "a b\na\n"), ("en", "x y\ny z\n")):
-            (data / f"train.de-en.{lang}").write_text(text)
-    splits = find_splits(data, "de", "en")
+    data = binarize(tmp_path, {"train": [("a b", "x y"), ("a", "y z")], "valid": [("a c", "w")]}, "de", "en")
+    train, valid = find_splits(data, "de", "en")
 
-    def warnings(**options: Any) -> list[str]:
+    def warnings(split: Split, **options: Any) -> list[str]:
         caplog.clear()
-        EmbeddingSmoothing(SmoothingConfig(smoothing="fcwm", smoothing_side=side, **options), 2).check_training_data(
-            splits
-        )
+        config = SmoothingConfig(smoothing="fcwm", smoothing_side=side, **options)
+        EmbeddingSmoothing(config, 2).check_training_data([split])
         return re.findall(r"of the (\d+ \w+) words of the training data 0 are unknown", caplog.text)
 
-    both = {"encoder": "5 source", "decoder": "6 target"}
-    assert warnings() == (list(both.values()) if side == "both" else [both[side]])
-    assert warnings(smoothing_words="all") == []
-    (data / "dict.de.txt").write_text("b 1\n")  # with a raw text, a is unknown now
-    if raw and side == "encoder":
-        assert warnings() == []
+    both = {"encoder": "3 source", "decoder": "4 target"}
+    assert warnings(train) == (list(both.values()) if side == "both" else [both[side]])
+    assert warnings(train, smoothing_words="all") == []
+    assert warnings(valid) == [], "words of the training text alone are known"
 
 
 def test_no_smoothing_by_default() -> None:

@@ -25,6 +25,7 @@ from fairseq_ctxgates.tasks import task_streams
 from tests.helpers.corpus import binarize
 from tests.helpers.fairseq_commands import labels_of, make_pairs, setup_task, write_gate_labels
 from tests.helpers.files import contents
+from tests.helpers.models import build_model
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +95,47 @@ def test_labels_follow_batch_order(labelled: Path, options: Dict[str, Any]) -> N
         assert max(batch["net_input"]["src_tokens"].size(1) for batch in found) == 4
     if options.get("required_seq_len_multiple"):
         assert all(batch["target"].size(1) % 8 == 0 for batch in found)
+
+
+def test_the_log_says_what_validation_lacks(data: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Labels are for training, and validation does without them, with fewer columns in the log."""
+    for path in data.glob("valid.gate.*"):
+        path.unlink()
+    task = setup_task(data)
+    with caplog.at_level("INFO"):
+        task.load_dataset("valid")
+        task.load_dataset("valid1")
+    messages = [record.getMessage() for record in caplog.records if "side stream" in record.getMessage()]
+    assert messages == ["valid: without the side stream gate, which only training needs", "valid1: side streams gate"]
+
+
+def test_text_has_no_labels(data: Path) -> None:
+    """--dataset-impl raw: the remedy is not the command for labels alone, which would refuse the text."""
+    for path in data.glob("train.*"):
+        path.unlink()
+    for lang in ("de", "en"):
+        (data / f"train.de-en.{lang}").write_text("q1 q2\n")
+    task = setup_task(data, dataset_impl="raw")
+    message = (
+        r"train.de-en.en is text, .*: binarize it with fairseq-preprocess --dataset-impl mmap; run: ctxgates gate-l"
+    )
+    with pytest.raises(UserError, match=message):
+        task.load_dataset("train")
+
+
+def test_warnings_about_the_training_data(
+    data: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, of the training alone, and from the first process alone."""
+    for rank in (0, 1):
+        monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
+        caplog.clear()
+        task = setup_task(data)
+        build_model("car_transformer", task)
+        for split, epoch in (("valid", 1), ("train", 1), ("train", 2)):
+            task.load_dataset(split, epoch=epoch)
+        assert caplog.text.count("too few to learn from") == (rank == 0)
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.process)])

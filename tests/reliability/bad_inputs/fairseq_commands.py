@@ -305,7 +305,8 @@ TRAINING: Rows = (
     *(
         bad_value(f"would do nothing: {option}, {needs}", f"{command} {option}", option.split()[0], needs)
         for command, option, needs in (
-            (CONTEXT, "--inter-sentence-layers 1", "--inter-sentence-gate"),
+            (CONTEXT, "--inter-sentence-layers 1", "needs --inter-sentence-gate, which --arch isg_transformer sets"),
+            (CONTEXT, "--smoothing-words all", "needs --smoothing fcwm|ccwm, which --arch car_transformer sets"),
             (FRA, "--relation-lambda 0.2", "--relation-fusion linear"),
             (PLAIN, "--load-relations", "--arch fra_transformer"),
             (PLAIN, "--preceding-max-length 9", "--concatenate-preceding"),
@@ -317,7 +318,7 @@ TRAINING: Rows = (
     bad_value(
         "labels without the regularizer",
         f"{TRAIN} rcg_transformer_tiny --load-gate-labels",
-        "the stream 'gate' would do nothing",
+        "--load-gate-labels would do nothing with --criterion label_smoothed_cross_entropy",
         "--criterion gate_regularized_cross_entropy",
     ),
     bad_value(
