@@ -14,8 +14,8 @@
 #                       ~/stanza_corenlp; needs Java 17 and Maven
 # make chromium         Debian's Chromium, in which a test looks at pages; as root, else that test is skipped
 # make clean            removes the environments, the demo and all caches
-# demo, test, test-*, lint, docs and dist install what they need. Variables: MODERN_PYTHON, CLASSIC_PYTHON and LATEST_PYTHON name the
-# interpreters, DEMO_ARGS=--short makes the demo a trial, PYTEST_ARGS is handed to pytest.
+# demo, test, test-*, lint, docs and dist install what they need. Variables: MODERN_PYTHON, CLASSIC_PYTHON and
+# LATEST_PYTHON name the interpreters, DEMO_ARGS=--short makes the demo a trial, PYTEST_ARGS is handed to pytest.
 VENV := .venv
 VENV_CLASSIC := .venv-classic
 VENV_LATEST := .venv-latest
@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: test-reliability lint docs dist clean
 
 help:
-	@sed -n 's/^# //p' Makefile
+	@sed -n '/^#/!q; s/^# //p' Makefile
 
 install:
 	@tools/setup_venv.sh modern $(VENV) $(MODERN_PYTHON)
@@ -77,6 +77,6 @@ docs: install
 	$(VENV)/bin/sphinx-build -W --keep-going -q -b html -c docs . build/docs
 
 clean:
-	rm -rf $(VENV) $(VENV_CLASSIC) $(VENV_LATEST) quickstart-demo build dist .gpu .gpu.tar.gz *.egg-info
+	rm -rf $(VENV) $(VENV_CLASSIC) $(VENV_LATEST) quickstart-demo build dist *.egg-info
 	rm -rf .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -r {} +

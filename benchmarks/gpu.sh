@@ -32,13 +32,16 @@ if [ "$1" = prepare ]; then
     exit
 fi
 
-work=${2:-.gpu} results=${3:-.gpu/results} all=${SECONDS_IN_ALL:-2400} failed=""
+work=${2:-.gpu} results=${3:-${2:-.gpu}/results} all=${SECONDS_IN_ALL:-2400} failed=""
 "$python" -c 'import fairseq, pydantic, pytest, sacrebleu' # before any work
 mkdir -p "$results" "$work/bin"
 there=$(cd "$work" && pwd)
 [ -e "$work/corpora" ] || { # which appear when they are whole
-    rm -rf "$work/unpacked" && mkdir "$work/unpacked"
-    tar -xzf "$work.tar.gz" -C "$work/unpacked" && mv "$work/unpacked/corpora" "$work" && rmdir "$work/unpacked"
+    rm -rf "$work/unpacked"
+    mkdir "$work/unpacked"
+    tar -xzf "$work.tar.gz" -C "$work/unpacked"
+    mv "$work/unpacked/corpora" "$work"
+    rmdir "$work/unpacked"
 }
 # The plan's commands, where they are no programs on PATH.
 for program in ctxgates=ctxgates fairseq-train=fairseq_cli.train fairseq-generate=fairseq_cli.generate sacremoses=sacremoses; do
@@ -54,6 +57,11 @@ pack() { # RESULTS.tar: what was found, and all that trainings left but their ch
         -C "$results" . -C "$there" .
 }
 
+child=""
+trap '[ -z "$child" ] || kill "$child" 2>/dev/null || true' EXIT # which timeout hands on to what it runs
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
 step() { # NAME COMMAND...: run a command that writes RESULTS/NAME, or, with no file of that name, whose output becomes it
     local name=$1 seconds=$((all - SECONDS < ${LIMIT:-500} ? all - SECONDS : ${LIMIT:-500}))
     shift
@@ -61,7 +69,11 @@ step() { # NAME COMMAND...: run a command that writes RESULTS/NAME, or, with no 
     echo "== $name"
     if [ "$seconds" -le 0 ]; then
         echo "== $name: no time is left; the same command goes on" && failed+=" $name"
-    elif timeout --kill-after=10 "$seconds" "$@" >"$results/$name.log" 2>&1; then
+    elif
+        timeout --kill-after=10 "$seconds" "$@" >"$results/$name.log" 2>&1 &
+        child=$!
+        wait "$child"
+    then
         [ -e "$results/$name" ] || mv "$results/$name.log" "$results/$name"
     else
         [ ! -e "$results/$name" ] || mv "$results/$name" "$results/$name.partial" # so that it is taken again
@@ -90,6 +102,6 @@ compare kernel_time kernels ${KERNEL_OPTIONS:---batches 10}
 compare transformer_speed speed ${SPEED_OPTIONS:---batches 20 --blocks 5 --patience 10}
 rm -f "$results/evidence.txt" # what is done, the plan knows
 LIMIT=$all step evidence.txt "$python" "$evidence/run.py" $plan --directory "$work" \
-    --minutes $(((all - SECONDS - 30) / 60))
+    --minutes $(((all - SECONDS - 120) / 60))
 pack
 [ -z "$failed" ] || { echo "== failed:$failed" >&2; exit 1; }

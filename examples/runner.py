@@ -28,6 +28,7 @@ from fairseq_ctxgates.processes import group_ending_with_parent
 
 TAIL_BYTES = 1 << 16  # how much of a log's end is searched for progress
 CLEANING_SECONDS = 30  # that commands have to clean up when they are stopped
+LIMIT = re.compile(r"(--max-epoch|--max-update|--patience)[ =]+(\d+)")  # a training's, in its budget
 TAIL_LINES = 15  # how many of a log's last lines are shown if its command failed
 
 
@@ -264,13 +265,17 @@ class Runner:
             self._check_records(job)
 
     def _stop(self, jobs: Sequence[Job]) -> None:
-        for job in jobs:
-            if job.process is not None:
+        running = [job for job in jobs if job.process is not None]
+        for job in running:
+            assert job.process is not None
+            with suppress(ProcessLookupError):  # it has just ended
                 os.killpg(job.process.pid, signal.SIGTERM)
-        for job in jobs:
-            if job.process is not None:
-                wait_for_group(job.process)
-                self._record(job, done=False)
+        end = time.monotonic() + CLEANING_SECONDS
+        for job in running:
+            assert job.process is not None
+            wait_for_group(job.process, end)
+        for job in running:
+            self._record(job, done=False)
 
     def _check_records(self, job: Job) -> None:
         for position, (step, origin) in enumerate(zip(job.steps, job.origins)):
@@ -286,8 +291,8 @@ class Runner:
                 problem = "was begun before what it reads was made anew"
             elif record.has_other_inputs(step):
                 problem = "was begun with other content of the files that it reads"
-            elif is_smaller(step.budget, record.budget):
-                problem = f"has had {record.budget or 'no limit'}, and {step.budget} may be less"
+            elif not is_larger(step.budget, record.budget):
+                problem = f"has had {record.budget or 'no limit'}, and {step.budget} is not the same with higher limits"
             if problem:
                 folder = (self._directory / step.log).parent
                 remedy = f"Remove {folder} to begin anew, or name another --directory"
@@ -353,22 +358,25 @@ class Runner:
             temporary.write_text(json.dumps(record._asdict(), indent=2) + "\n", encoding="utf-8")
 
 
-def wait_for_group(process: subprocess.Popen) -> None:
-    """Wait until a process has ended, and what it has started in its group; kill what takes too long to clean up."""
-    process.wait()
-    end = time.monotonic() + CLEANING_SECONDS
+def wait_for_group(process: subprocess.Popen, end: float) -> None:
+    """Wait until a process has ended, and what it has started in its group; kill what is left at this time."""
     with suppress(ProcessLookupError):  # nothing is left
         while time.monotonic() < end:
+            process.poll()  # so that an ended process is gone
             os.killpg(process.pid, 0)
             time.sleep(0.1)
         os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
-def is_smaller(budget: str, before: str) -> bool:
-    """Whether a budget may end earlier than another, by ``--max-epoch`` or ``--max-update``: one of the two is smaller
-    than before, or is new."""
-    now, earlier = (dict(re.findall(r"(--max-(?:epoch|update))[ =](\d+)", text)) for text in (budget, before))
-    return any(int(limit) < float(earlier.get(option, "inf")) for option, limit in now.items())
+def is_larger(budget: str, before: str) -> bool:
+    """Whether a training goes on under a budget as if it had had it from the beginning: no limit is smaller than
+    before, or new, and all other options are the same, such as those of a schedule that ends with the training."""
+    now, earlier = (dict(LIMIT.findall(text)) for text in (budget, before))
+    others = [LIMIT.sub("", text).split() for text in (budget, before)]
+    return others[0] == others[1] and all(
+        int(limit) >= float(earlier.get(option, "inf")) for option, limit in now.items()
+    )
 
 
 def failure(job: Job, log: Path, status: int) -> str:

@@ -32,5 +32,5 @@ echo "[corenlp] getting CoreNLP from Maven Central into $home (1 to 3 minutes, 0
 mvn --batch-mode --quiet -Dstyle.color=never --file "$pom" dependency:copy-dependencies -DoutputDirectory="$temporary"
 cksum <"$pom" >"$temporary/$stamp"
 rm -rf "$home"
-mv "$temporary" "$home"
+mv -T "$temporary" "$home"
 echo "[corenlp] ready: $home"

@@ -112,7 +112,8 @@ class CorpusCommands:
         for ending in self._endings if self._corpus.held_out else []:
             train = f"{text}/train.{ending}"
             lines.append(f"tail -n {self._corpus.held_out} {train} > {text}/test.{ending}")
-            lines.append(f"head -n -{self._corpus.held_out} {train} > {train}.part && mv {train}.part {train}")
+            lines.append(f"head -n -{self._corpus.held_out} {train} > {train}.part")
+            lines.append(f"mv {train}.part {train}")
         return "\n".join(lines)
 
     @property

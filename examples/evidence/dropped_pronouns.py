@@ -17,6 +17,7 @@ import argparse
 from pathlib import Path
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence
 
+from fairseq_ctxgates.errors import exit_on_user_error
 from fairseq_ctxgates.files import read_lines
 
 PRONOUNS = {"he": "他", "she": "她", "it": "它"}
@@ -99,4 +100,5 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with exit_on_user_error():
+        main()

@@ -29,7 +29,7 @@ from evidence.plan import Plan, read_plan, slug  # noqa: E402
 from evidence.table import PartResults  # noqa: E402
 from fairseq_ctxgates.analysis.report import write_whole  # noqa: E402
 from fairseq_ctxgates.command_line import positive  # noqa: E402
-from fairseq_ctxgates.errors import exit_on_user_error  # noqa: E402
+from fairseq_ctxgates.errors import UserError, exit_on_user_error  # noqa: E402
 from fairseq_ctxgates.locks import exclusive  # noqa: E402
 from runner import Console, Job, Runner  # noqa: E402
 
@@ -115,20 +115,34 @@ class Experiments:
 
     def report(self, console: Console) -> None:
         """Print and keep the table of each part that has a finished seed. If a part has none, its table of an earlier
-        plan or budget is put aside."""
+        plan or budget is put aside.
+
+        Raises:
+            UserError: some part has no table, which is said at once; the others have theirs.
+        """
+        failed = []
         for name, part in self._parts.items():
-            folder = self._directory / slug(name)
-            results = PartResults(part, self._plan, self._seeds(name), self._directory)
-            files = {"json": folder / "table.json", "csv": folder / "table.csv", "figure": folder / "curves.png"}
-            if not results.seeds:
-                console.say(f"\n{name}: no seed is finished")
-                for path in filter(Path.exists, (folder / "table.txt", *files.values())):
-                    path.replace(path.with_name(f"earlier-{path.name}"))
-                continue
-            result = results.result()
-            console.say(f"\n{result.text()}")
-            write_whole(folder / "table.txt", f"{result.text()}\n".encode())
-            result.write(argparse.Namespace(**files))
+            try:
+                self._report_part(name, part, console)
+            except UserError as error:
+                console.say(f"\n{name}: {error}")
+                failed.append(name)
+        if failed:
+            raise UserError(f"no table could be made of {', '.join(failed)}; the reasons are above")
+
+    def _report_part(self, name: str, part: PartCommands, console: Console) -> None:
+        folder = self._directory / slug(name)
+        results = PartResults(part, self._plan, self._seeds(name), self._directory)
+        files = {"json": folder / "table.json", "csv": folder / "table.csv", "figure": folder / "curves.png"}
+        if not results.seeds:
+            console.say(f"\n{name}: no seed is finished")
+            for path in filter(Path.exists, (folder / "table.txt", *files.values())):
+                path.replace(path.with_name(f"earlier-{path.name}"))
+            return
+        result = results.result()
+        console.say(f"\n{result.text()}")
+        write_whole(folder / "table.txt", f"{result.text()}\n".encode())
+        result.write(argparse.Namespace(**files))
 
     def _seeds(self, part: str) -> List[int]:
         """The plan's seeds and all seeds that were ever begun."""

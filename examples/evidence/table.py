@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from evidence.commands import COMPARISON, PartCommands, system_folder
 from evidence.plan import Part, Plan, slug
 from fairseq_ctxgates.analysis.bootstrap import RESAMPLES
 from fairseq_ctxgates.analysis.figures import legend_above, line_look, new_figure
-from fairseq_ctxgates.analysis.report import Cell, Result, Table
+from fairseq_ctxgates.analysis.report import MISSING, Cell, Result, Table
 from fairseq_ctxgates.analysis.systems import bleu_metric, read_references
 from fairseq_ctxgates.data.subwords import join_subwords
 from fairseq_ctxgates.errors import UserError
@@ -48,7 +49,7 @@ class Training:
     """What the log of a training says.
 
     Attributes:
-        curve: the validations in their order
+        curve: the validations in their order, but for those whose loss is not finite
         has_converged: whether training stopped because the validation loss did not improve any more
         seconds: wall-clock seconds, over all runs of an interrupted training
     """
@@ -64,15 +65,18 @@ class Training:
 
 
 def read_training(directory: Path, folder: str) -> Training:
-    """The training in a folder."""
+    """The training in a folder; UserError if it was never validated, or if it diverged."""
     log = (directory / folder / "train.log").read_text(encoding="utf-8", errors="replace")
     curve = {}  # a training that was interrupted may validate twice after the same updates
     for line in re.findall(r"\| valid \| (\{.*\})", log):
         report = json.loads(line)
         updates = int(report["valid_num_updates"])
         loss = float(report["valid_loss"])
-        # fairseq's cross_entropy logs one number for both.
-        curve[updates] = Validation(updates, loss, float(report.get("valid_nll_loss", loss)))
+        if math.isfinite(loss):
+            # fairseq's cross_entropy logs one number for both.
+            curve[updates] = Validation(updates, loss, float(report.get("valid_nll_loss", loss)))
+    if not curve:
+        raise UserError(f"{folder}/train.log has no finite loss on valid: did the training diverge?")
     has_converged = log.rfind(STOPPED_EARLY) > log.rfind("| valid | ")  # and training did not go on
     record = read_record(directory, Step("", "", f"{folder}/train.log"))
     assert record is not None  # since the training is finished
@@ -82,7 +86,8 @@ def read_training(directory: Path, folder: str) -> Training:
 def mixed_bootstrap(
     baseline: np.ndarray, system: np.ndarray, metric: Metric, resamples: int = RESAMPLES, seed: int = 12345
 ) -> float:
-    """The probability that a difference between two systems, each trained with n seeds, is due to chance.
+    """How often a difference at least as large as that between two systems, each trained with n seeds, would be seen in
+    either direction if both were equally good.
 
     A resample draws sentences, the same for both systems and all seeds, and computes the difference of the systems'
     mean scores over the seeds. Trainings with other seeds would have changed this difference too. Two or three seeds
@@ -149,8 +154,9 @@ class Row:
         ]
         for metric in METRICS:
             row += [mean(self.scores[metric]), mean(self.half_widths[metric]), deviation(self.scores[metric])]
-            by_seed = [format(p, ".3f") for p in self.p_values[metric] if p is not None]
-            row += ["/".join(by_seed) or None, self.p_over_seeds[metric]]
+            p_values = self.p_values[metric]
+            by_seed = "/".join(MISSING if p is None else format(p, ".3f") for p in p_values)
+            row += [by_seed if any(p is not None for p in p_values) else None, self.p_over_seeds[metric]]
         measured = [self.statistics.get(heading, []) for heading in headings]
         return [*row, *(cell for values in measured for cell in (mean(values), deviation(values)))]
 
@@ -286,9 +292,11 @@ class PartResults:
             headline=f"{self._commands.name} (test of {self._part.corpus}, seeds {seeds}): {self._part.question}",
             footer=[
                 "means over the seeds; ±: half of the 95% interval within a seed; s.d.: standard deviation over seeds",
-                f"p: of the difference to {rows[0].name}, by sacreBLEU's paired bootstrap within each seed (one-sided)",
+                f"p: of the difference to {rows[0].name}, by sacreBLEU's paired bootstrap within each seed, one-sided",
+                "   (of equal systems about one in nine has p < 0.05, in the one direction or the other)",
                 "p of all: by a bootstrap over sentences, with Student's t over seeds (two-sided)",
                 "updates and nll (on valid, in bits a token): of the best validation; converged: stopped by --patience",
+                "seconds: by the clock, with other trainings at the same time",
                 *(f"{metric}: {signature}" for metric, signature in signatures.items()),
             ],
         )

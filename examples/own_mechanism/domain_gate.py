@@ -112,8 +112,8 @@ if __name__ == "__main__":
     args = parser.parse_args()
     with exit_on_user_error():
         for split, file in match_files_to_splits("--domains", args.domains, *find_data(args)).items():
-            domains = file.read_text().split()
-            if len(domains) != len(split.load_language(split.source_lang)) or not all(map(str.isdigit, domains)):
+            domains = file.read_text(encoding="utf-8").split()
+            if len(domains) != len(split.load_language(split.source_lang)) or not all(map(str.isdecimal, domains)):
                 raise UserError(f"{file}: give a number from 0 for each sentence of {split.name}, one per line")
             metadata = {"fingerprint": fingerprint(split, Domains.languages)}
             write_side_stream(split.stream_prefix(Domains.name), np.int64, metadata, ([int(one)] for one in domains))

@@ -43,7 +43,8 @@ def preparation() -> Job:
         Step("corpus", f"python {shlex.quote(str(HERE / 'make_corpus.py'))} corpus", "logs/corpus.log"),
         Step(
             "BPE",
-            "mkdir bpe && cat corpus/train.en corpus/train.de > bpe/train.both\n"
+            "mkdir bpe\n"
+            "cat corpus/train.en corpus/train.de > bpe/train.both\n"
             "subword-nmt learn-bpe --symbols 2000 < bpe/train.both > bpe/codes\n"
             # <unk> in the text is an unknown word: BPE must leave it whole for fairseq-preprocess to read it as one.
             f"for text in {' '.join(texts)}; do "

@@ -234,10 +234,10 @@ def score_systems(
 
 
 class ComparisonAnalysis(Analysis):
-    """BLEU and chrF of several systems, with 95% intervals and the probability p that a system is so much better, or so
-    much worse, than the first by chance, by sacreBLEU's paired bootstrap test. This p is one-sided, about half of a
-    two-sided one. With --documents, each document is also scored as a single segment (d-BLEU, d-chrF2), and the test
-    resamples documents.
+    """BLEU and chrF of several systems, with 95% intervals and p, how often a system that is as good as the first would
+    be so much better (or, where it is worse, so much worse) by chance, by sacreBLEU's paired bootstrap test. This p is
+    one-sided, about half of a two-sided one. With --documents, each document is also scored as a single segment
+    (d-BLEU, d-chrF2), and the test resamples documents.
     """
 
     name = "compare"

@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any, Dict, Optional
 
 import pytest
 
@@ -40,14 +40,17 @@ def data(made: Path, tmp_path: Path) -> Path:
 
 
 def entries(data: Path, capsys: pytest.CaptureFixture[str], *options: str) -> Dict[str, Dict[str, Any]]:
-    """What ``--json`` prints of each stream and table, by its file."""
+    """What ``--json`` prints of each stream and table, by its file; the status says whether all of them fit."""
     capsys.readouterr()
+    refusal: Optional[UserError] = None
     try:
         main([str(data), "--json", *options])
-    except UserError:
-        pass
+    except UserError as error:
+        refusal = error
     (description,) = json.loads(capsys.readouterr().out)
-    return {entry["file"]: entry for entry in description["entries"]}
+    found = {entry["file"]: entry for entry in description["entries"]}
+    assert (refusal is not None) == any(entry["problem"] for entry in found.values())
+    return found
 
 
 def test_every_stream_and_table(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -403,7 +403,7 @@ def test_a_labeller_is_refused_for_other_data(tmp_path):
         load_labeller(folder, "de", "en")
 
 
-def test_tables_of_different_runs_are_refused(by_hand, tmp_path):
+def test_tables_of_different_runs_are_refused(by_hand):
     count(by_hand)
     monolingual = table_path(by_hand, "monolingual", "de", "en").read_bytes()
     count(by_hand, measure="npmi")

@@ -135,11 +135,6 @@ def test_several_blank_lines_in_a_row(data, tmp_path):
     assert rows_of(data) == TRAIN_ROWS
 
 
-def test_text_without_blank_lines_is_one_document(data, tmp_path):
-    run(data, "--blank-line-separated", f"train={write(tmp_path / 'train.de', TRAIN)}")
-    assert rows_of(data) == [None, 0, 1, 2, 3, 4]
-
-
 def test_one_document(data, capsys):
     run(data, "--one-document")
     assert rows_of(data) == [None, 0, 1, 2, 3, 4]
@@ -250,7 +245,7 @@ def test_blank_lines_at_other_places_than_the_empty_rows(tmp_path):
     )
 
 
-def test_blank_lines_in_place_of_sentences(data, tmp_path):
+def test_blank_lines_in_place_of_sentences(data):
     """As many lines as rows, two of them blank: this cannot be the text that was binarized."""
     check_refused_text(data, ["a b", "", "d e f", "", "b b", "c d"], "train.de, line 2: this line is blank either")
 

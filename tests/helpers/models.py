@@ -202,6 +202,17 @@ def two_beams(model: Any, encoder_out: Any) -> tuple[Any, Tensor, Tensor, dict[s
     return encoder_out, rows, prefixes, state
 
 
+def check_step(found: tuple, expected: tuple, number: int) -> None:
+    """The output of one decoding step equals that of decoding all at once, at the same position."""
+    (logits, extra), (all_logits, all_extra) = found, expected
+    assert_close(logits[:, 0], all_logits[:, number])
+    assert_close(extra["attn"][0][:, 0], all_extra["attn"][0][:, number])
+    for name in RETURNED_GATES:
+        assert extra[name].keys() == all_extra[name].keys()
+        for layer, gate in extra[name].items():
+            assert_close(gate[0], all_extra[name][layer][number])
+
+
 def check_gradients(loss: Callable[[], Tensor], parameters: Mapping[str, Any], rel: float) -> None:
     """The gradient of a loss, in float64, against finite differences, in a random direction of each parameter.
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 
-from tests.helpers.fairseq_commands import GATED, PLAIN, Hypothesis, generate, train
+from tests.helpers.fairseq_commands import GATED, PLAIN, Hypothesis, generate, new_parameters, train
 
 CLASSIC = Path(__file__).parent.parent / "data" / "classic"
 DATA = CLASSIC / "data-bin"
@@ -63,5 +63,6 @@ def test_warm_start_from_stock_transformer(tmp_path: Path) -> None:
 
 def test_training_goes_on_from_a_warm_start(tmp_path: Path) -> None:
     start = ("--warm-start", PLAIN_CHECKPOINT, "--max-update", "2", *NO_VALIDATION)
-    train(DATA, tmp_path, *GATED, *SIZE, *start)
+    log = train(DATA, tmp_path, *GATED, *SIZE, *start)
+    assert new_parameters(log) == (8, 0), "two matrices and two biases of each of two gates"
     assert (tmp_path / "checkpoint_last.pt").exists()

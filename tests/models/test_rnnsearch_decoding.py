@@ -17,6 +17,7 @@ from tests.helpers.models import (
     PAD,
     RETURNED_GATES,
     assert_close,
+    check_step,
     make_batch,
     make_decoding_batch,
     make_model,
@@ -42,17 +43,6 @@ MODELS: list[dict[str, Any]] = [
     {"smoothing": "fcwm", "smoothing_side": "both", "smoothing_words": "all"},
     {"smoothing": "ccwm", "smoothing_side": "both", "context_gate": "target", "inter_sentence_gate": True},
 ]
-
-
-def check_step(found: tuple, expected: tuple, number: int) -> None:
-    """The output of one decoding step equals that of decoding all at once, at the same position."""
-    (logits, extra), (all_logits, all_extra) = found, expected
-    assert_close(logits[:, 0], all_logits[:, number])
-    assert_close(extra["attn"][0][:, 0], all_extra["attn"][0][:, number])
-    for name in RETURNED_GATES:
-        assert extra[name].keys() == all_extra[name].keys()
-        for layer, gate in extra[name].items():
-            assert_close(gate[0], all_extra[name][layer][number])
 
 
 # --- one step after another -------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from tests.helpers.models import (
     PAD,
     RETURNED_GATES,
     assert_close,
+    check_step,
     make_decoding_batch,
     make_model,
     norm_order_options,
@@ -86,18 +87,13 @@ def alone(row: int) -> dict[str, Any]:
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_incremental_equals_full_decoding(mechanism: str, options: dict[str, Any]) -> None:
     model = make(mechanism, **options)
-    logits, extra = model(**BATCH["net_input"], returns=RETURNED_GATES)
+    expected = model(**BATCH["net_input"], returns=RETURNED_GATES)
     encoder_out = encode(model)
     state: dict[str, Any] = {}
     for step in range(PREVIOUS.size(1)):
-        step_logits, step_extra = model.decoder(
-            PREVIOUS[:, : step + 1], encoder_out=encoder_out, incremental_state=state, returns=RETURNED_GATES
-        )
-        assert_close(step_logits, logits[:, step : step + 1])
-        assert_close(step_extra["attn"][0], extra["attn"][0][:, step : step + 1])
-        assert step_extra["context_gates"].keys() == extra["context_gates"].keys()
-        for number, gate in step_extra["context_gates"].items():
-            assert_close(gate, extra["context_gates"][number][step : step + 1])
+        prefix = PREVIOUS[:, : step + 1]
+        found = model.decoder(prefix, encoder_out=encoder_out, incremental_state=state, returns=RETURNED_GATES)
+        check_step(found, expected, step)
 
 
 @pytest.mark.parametrize("position", [1, 3])
@@ -114,12 +110,12 @@ def test_no_look_ahead(mechanism: str, order: str, position: int) -> None:
     for previous in (PREVIOUS, changed):
         step_logits, extra = model(SOURCE, LENGTHS, previous, **STREAMS, returns=RETURNED_GATES)
         logits.append(step_logits)
-        gates.append(extra["context_gates"])
+        gates.append({(name, layer): gate for name in RETURNED_GATES for layer, gate in extra[name].items()})
     assert_close(logits[0][:, :position], logits[1][:, :position])
     assert (logits[0] - logits[1])[:, position:].abs().amax(dim=(0, 2)).min() > 1e-4
-    for number in gates[0]:
-        assert_close(gates[0][number][:position], gates[1][number][:position])
-        assert (gates[0][number] - gates[1][number])[position:].abs().amax(dim=(1, 2)).min() > 1e-4
+    for place in gates[0]:
+        assert_close(gates[0][place][:position], gates[1][place][:position])
+        assert (gates[0][place] - gates[1][place])[position:].abs().amax(dim=(1, 2)).min() > 1e-4
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -130,8 +126,9 @@ def test_padding_changes_nothing(mechanism: str) -> None:
     for row in range(len(SOURCE)):
         row_logits, row_extra = model(**alone(row), prev_output_tokens=PREVIOUS[row : row + 1], returns=RETURNED_GATES)
         assert_close(row_logits[0], logits[row])
-        for number, gate in row_extra["context_gates"].items():
-            assert_close(gate[:, 0], extra["context_gates"][number][:, row])
+        for name in RETURNED_GATES:
+            for layer, gate in row_extra[name].items():
+                assert_close(gate[:, 0], extra[name][layer][:, row])
 
 
 @pytest.mark.parametrize("mechanism", ["none", "multiplied by relations"])
@@ -193,8 +190,9 @@ def test_beams_are_reordered(mechanism: str) -> None:
             returns=RETURNED_GATES,
         )
         assert_close(logits[:, 0], expected[:, -1])
-        for number, gate in extra["context_gates"].items():
-            assert_close(gate[0], expected_extra["context_gates"][number][-1])
+        for name in RETURNED_GATES:
+            for layer, gate in extra[name].items():
+                assert_close(gate[0], expected_extra[name][layer][-1])
 
 
 # --- beam search ------------------------------------------------------------------------------------------------------

@@ -193,7 +193,7 @@ def test_it_does_something_or_is_refused(
     try:
         found = COMMANDS[command](data, arch, **{option: value})
     except UserError as error:
-        named = f"--{option.replace('_', '-')}", option, *(stream.name for stream in STREAMS)
+        named = f"--{option.replace('_', '-')}", option, *(f"stream {stream.name!r}" for stream in STREAMS)
         assert any(name in str(error) for name in named)
         return
     is_exception = not SAME.keys().isdisjoint({(command, arch, option, value), ("all", arch, option, value)})

@@ -400,7 +400,7 @@ def lines_dataset(lines: Sequence[str], dictionary: Any) -> LanguagePairDataset:
 @pytest.mark.parametrize("post_process", [None, "subword_nmt", "@@ ", "sentencepiece"])
 def test_relations_of_lines(post_process: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     extractor = FirstAndLast()
-    make = mock.Mock(return_value=extractor)
+    make = mock.create_autospec(build.build_extractor, return_value=extractor)
     monkeypatch.setattr(build, "build_extractor", make)
     pieces = "▁they ▁so ngs ▁hum" if post_process == "sentencepiece" else "th@@ ey sing so@@ ngs &amp; hum"
     dictionary = make_dictionary([pieces])
@@ -431,7 +431,9 @@ def test_lines_are_parsed_as_the_data_were(
     found_by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With the same CoreNLP properties; if the data were parsed by another extractor, a warning says so."""
-    monkeypatch.setattr(build, "build_extractor", make := mock.Mock(return_value=FirstAndLast()))
+    monkeypatch.setattr(
+        build, "build_extractor", make := mock.create_autospec(build.build_extractor, return_value=FirstAndLast())
+    )
     data = binarize(tmp_path / "data", {"test": [("a b", "c")]}, "en", "de")
     (test,) = find_splits(data, "en", "de")
     made = {"extractor": found_by, "properties": [["openie.max_entailments_per_clause", "100"]]}

@@ -340,7 +340,7 @@ def test_files_are_those_of_fairseq(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert (tmp_path / f"ours.{end}").read_bytes() == (tmp_path / f"theirs.{end}").read_bytes()
 
 
-def test_a_stream_of_empty_rows(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_of_empty_rows(data: Path) -> None:
     split = find_splits(data, "de", "en")[0]
     write_sketches(split, [[] for _ in range(60)])
     task = setup_task(data)

@@ -85,6 +85,7 @@ def test_its_gate_reads_half_precision_beside_single() -> None:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    torch.manual_seed(1)
     gate = module.TransformerDomainGate(2, 4, 4)
     t, s, d = torch.randn(3, 5, 4).unbind()
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):

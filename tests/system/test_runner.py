@@ -15,7 +15,7 @@ import pytest
 
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import atomic_write
-from runner import Console, Job, Record, Runner, Step, has_run, progress_of, read_record
+from runner import Console, Job, Record, Runner, Step, has_run, is_larger, progress_of, read_record
 from tests.reliability.test_orphans import is_running, wait_until
 
 pytestmark = pytest.mark.process
@@ -152,11 +152,12 @@ def test_what_follows_runs_again_also_if_the_run_ended_between(tmp_path: Path) -
         model = step("echo", "model", budget=budget, keeps_work=True)
         return Job("system", [model, step("tail -n 1 model >> used", "b.log")])
 
-    run_jobs(tmp_path, job("1"))
-    run_jobs(tmp_path, Job("system", job("2").steps[:1]))
-    assert not has_run(job("2"), 1, tmp_path)
-    run_jobs(tmp_path, job("2"))
-    assert (tmp_path / "used").read_text() == "1\n2\n"
+    first, second = job("--max-epoch 1"), job("--max-epoch 2")
+    run_jobs(tmp_path, first)
+    run_jobs(tmp_path, Job("system", second.steps[:1]))
+    assert not has_run(second, 1, tmp_path)
+    run_jobs(tmp_path, job("--max-epoch 2"))
+    assert (tmp_path / "used").read_text() == "--max-epoch 1\n--max-epoch 2\n"
 
 
 def test_a_step_that_was_killed_is_not_done(tmp_path: Path) -> None:
@@ -187,12 +188,29 @@ def test_work_on_other_data_is_kept(tmp_path: Path) -> None:
     assert (tmp_path / "data").read_text() == "1\n"
 
 
+@pytest.mark.parametrize(
+    ("budget", "before", "expected"),
+    [
+        ("--max-epoch 8 --patience 3", "--max-epoch=5 --patience 3", True),
+        ("--max-epoch 5 --patience 4", "--max-epoch 5 --patience 3", True),
+        ("--max-epoch 5", "--max-epoch 5 --patience 3", True),
+        ("--max-epoch 5 --patience 3", "--max-epoch 5", False),
+        ("--max-epoch 8 --total-num-update 2000", "--max-epoch 8 --total-num-update 5784", False),
+        ("--max-epoch 8 --total-num-update 5784", "--max-epoch 4 --total-num-update 5784", True),
+        ("--max-update 9 --lr 1", "--max-update 9", False),
+    ],
+)
+def test_which_budget_a_training_goes_on_with(budget: str, before: str, expected: bool) -> None:
+    """Under another schedule it would be another training."""
+    assert is_larger(budget, before) == expected
+
+
 def test_a_larger_budget_goes_on_and_a_smaller_one_is_refused(tmp_path: Path) -> None:
     for budget in ("--max-epoch 1", "--max-epoch 2", "--max-epoch 2"):
         run_jobs(tmp_path, Job("model", [step("echo", budget=budget, keeps_work=True)]))
     assert (tmp_path / "a.log").read_text() == "--max-epoch 1\n--max-epoch 2\n"
     for budget in ("--max-epoch 1", "--max-update 100", "--max-epoch 3 --max-update 100"):
-        with pytest.raises(SystemExit, match=f"has had --max-epoch 2, and {budget} may be less"):
+        with pytest.raises(SystemExit, match=f"has had --max-epoch 2, and {budget} is not the same with higher limits"):
             run_jobs(tmp_path, Job("model", [step("echo", budget=budget, keeps_work=True)]))
 
 
