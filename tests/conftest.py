@@ -106,6 +106,14 @@ def _configurations() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """The random numbers of a test do not depend on the tests before it."""
+    import torch
+
+    torch.manual_seed(1)
+
+
 @pytest.fixture(scope="session")
 def warm_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPython]:
     """Programs that start without importing fairseq. They import this package, so that how this is done is tested."""
