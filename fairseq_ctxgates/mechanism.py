@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from enum import EnumMeta
 from typing import (
+    Any,
     Callable,
     ClassVar,
     Collection,
@@ -51,19 +52,20 @@ class EncoderInput(NamedTuple):
 
     Attributes:
         source: the source sentences, (batch, source length)
-        inputs: what side streams added to ``net_input``, by name
+        inputs: what side streams added to ``net_input``, by name; most are tensors
         dictionary: the source dictionary
     """
 
     source: Tensor
-    inputs: Mapping[str, Tensor]
+    inputs: Mapping[str, Any]
     dictionary: Dictionary
 
     def require(self, name: str) -> Tensor:
-        """The input with this name; ValueError if the batch does not have it."""
-        if self.inputs.get(name) is None:
+        """The tensor with this name; ValueError if the batch does not have it."""
+        tensor: Optional[Tensor] = self.inputs.get(name)
+        if tensor is None:
             raise ValueError(f"net_input has no {name}: is this the task context_translation?")
-        return self.inputs[name]
+        return tensor
 
 
 class FurtherSentences(NamedTuple):

@@ -1,7 +1,7 @@
 """The inter-sentence gate (ISG; Kuang and Xiong 2018) as a mechanism: its options and its place in a model."""
 
 from dataclasses import dataclass, field
-from typing import Callable, Dict, Optional, Sequence, Tuple
+from typing import Callable, Dict, Optional, Tuple
 
 import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
@@ -157,5 +157,5 @@ def sentences_to_encode(encoder_input: EncoderInput, context_size: int, ablation
             "read one"
         )
     # The batch may have more for another model of an ensemble.
-    groups: Sequence[Tensor] = encoder_input.inputs["preceding_groups"]  # type: ignore[assignment]
-    return FurtherSentences(tokens, groups, distances.masked_fill(distances > context_size, 0))
+    distances = distances.masked_fill(distances > context_size, 0)
+    return FurtherSentences(tokens, encoder_input.inputs["preceding_groups"], distances)
