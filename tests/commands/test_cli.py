@@ -80,7 +80,8 @@ def test_wrong_usage_exits_with_status_2(arguments, capsys):
     with pytest.raises(SystemExit) as stop:
         ctxgates.main(arguments)
     assert stop.value.code == 2
-    assert "usage: ctxgates COMMAND" in capsys.readouterr().err
+    command = "user-dir" if "user-dir" in arguments else "COMMAND"
+    assert f"usage: ctxgates {command}" in capsys.readouterr().err
 
 
 PRINTING = f"""

@@ -49,7 +49,8 @@ warnings.filterwarnings("ignore", "Failed to decode a serialized output from Cor
 # each start finds the same tuples.
 # When its memory is used up, Java can go on for minutes without answering any request in time.
 JAVA_OPTIONS = ("-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2", "-XX:+ExitOnOutOfMemoryError")
-CONNECTION_SECONDS = 10  # time limit for the answer of a server that should already run
+CONNECTION_SECONDS = 10  # until a server that should already run must have answered
+PING_SECONDS = 10  # time limit of one request that asks whether it runs
 TRIAL_SECONDS = 40  # time limit for a request that needs no models
 START_SECONDS = 300  # time limit for the start or restart of a server, and for loading its models
 GRACE_SECONDS = 10  # what a server may take to say that it has exceeded the time limit of a request
@@ -206,7 +207,7 @@ class CoreNLPServer(ABC):
         """Empty if the server answers that it is alive; otherwise what is wrong."""
         try:
             response = requests.get(
-                f"{self.url}/ping", auth=self.credentials, proxies=self._proxies, timeout=CONNECTION_SECONDS
+                f"{self.url}/ping", auth=self.credentials, proxies=self._proxies, timeout=PING_SECONDS
             )
         except requests.exceptions.RequestException as error:
             return type(error).__name__
