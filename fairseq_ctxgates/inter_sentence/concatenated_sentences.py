@@ -61,18 +61,22 @@ class ConcatenatedSentences(PrecedingStream):
         self.context_lengths = self.context_lengths[:, : self.source_count]
         separator = separator_in(dataset.src_dict, options, "source")
         # The dataset is the one that fairseq has just built for this task: nothing has read its sources yet.
-        word = (str(options.concatenate_preceding) if separator != dataset.src_dict.eos() else "", separator)
         dataset.src = JoinedSentences(
-            dataset.src, self.sentences, self.source_rows, word, task_options.max_source_positions
+            dataset.src,
+            self.sentences,
+            self.source_rows,
+            separator,
+            task_options.max_source_positions,
+            separator_text="" if separator == dataset.src_dict.eos() else str(options.concatenate_preceding),
         )
         dataset.src_sizes = dataset.src.joined_lengths(self.source_lengths, self.context_lengths)
         self.targets: Optional[JoinedSentences] = None
         if options.preceding_references and dataset.tgt is None:
             raise UserError("--preceding-references: the split has no target side: binarize it without --only-source")
         if dataset.tgt is not None and options.concatenate_preceding_target:
-            word = "", separator_in(dataset.tgt_dict, options, "target")
+            separator = separator_in(dataset.tgt_dict, options, "target")
             self.targets = JoinedSentences(
-                dataset.tgt, dataset.tgt, self.target_rows, word, task_options.max_target_positions
+                dataset.tgt, dataset.tgt, self.target_rows, separator, task_options.max_target_positions
             )
             lengths = np.asarray(dataset.tgt_sizes)
             before = np.where(self.contexts == NONE, 0, lengths[self.contexts])[:, : self.target_count]

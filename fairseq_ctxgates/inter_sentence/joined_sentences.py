@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Tuple, Union
+from typing import Any, Callable, List, Union
 
 import numpy as np
 import torch
@@ -19,8 +19,9 @@ class JoinedSentences(Dataset):
         own: the sentences, (length,) each, end of sentence included: binarized or raw data, or a list for lines
         others: the sentences that the rows of preceding sentences point to
         rows_before: for the row of a sentence, the rows of the sentences to prepend, the nearest last
-        separator: what follows each prepended sentence, as text and as token
+        separator: the token that follows each prepended sentence
         max_positions: the maximum length
+        separator_text: the separator in the original text, see :meth:`get_original_text`
     """
 
     def __init__(
@@ -28,14 +29,16 @@ class JoinedSentences(Dataset):
         own: Any,
         others: Any,
         rows_before: Callable[[int], List[int]],
-        separator: Tuple[str, int],
+        separator: int,
         max_positions: int,
+        separator_text: str = "",
     ) -> None:
         self.own = own
         self.others = others
         self.rows_before = rows_before
-        self.separator_text, self.separator = separator[0], torch.tensor(separator[1:])
+        self.separator = torch.tensor([separator])
         self.max_positions = max_positions
+        self.separator_text = separator_text
 
     def __len__(self) -> int:
         return len(self.own)
