@@ -179,19 +179,22 @@ def check_dictionaries(splits: List[Split]) -> None:
 
 
 def write_labels(
-    splits: Sequence[Split], labelled: Iterable[Tuple[Split, Labels]], made_from: TableMetadata
+    splits: Sequence[Split], labelled: Iterable[Tuple[Split, Labels]], table_metadata: TableMetadata
 ) -> Dict[Split, np.ndarray]:
     """Write the labels of all splits to their data directories, or no labels at all.
 
     Args:
         labelled: each split and the labels of its target tokens, from :func:`label_split`
-        made_from: how and on what the tables were counted
+        table_metadata: how and on what the tables were counted
 
     Returns:
         for each split, the number of words with the labels TARGET, SOURCE and IGNORE, without end of sentence; (3,)
     """
     streams = {
-        split.stream_prefix(GateLabels.name): {**made_from, "fingerprint": fingerprint(split, GateLabels.languages)}
+        split.stream_prefix(GateLabels.name): {
+            **table_metadata,
+            "fingerprint": fingerprint(split, GateLabels.languages),
+        }
         for split in splits
     }
     counts = {}

@@ -79,7 +79,7 @@ def main(argv: Optional[List[str]] = None) -> None:
         documents = {split: find_documents(args, split, file, is_empty[split]) for split, file in files.items()}
         preceding = {split: find_preceding_sentences(ids, is_empty[split]) for split, ids in documents.items()}
         with lock_streams(PrecedingStream.name, splits, "ctxgates preceding-sentences"):
-            write_preceding(preceding, made_from(args))
+            write_preceding(preceding, document_sources(args))
     report(preceding, is_empty)
     for split in splits:
         if split not in preceding:
@@ -112,7 +112,7 @@ def find_empty_rows(split: Split) -> np.ndarray:
     return np.asarray(sources.sizes <= 1)
 
 
-def made_from(args: argparse.Namespace) -> Dict[str, str]:
+def document_sources(args: argparse.Namespace) -> Dict[str, str]:
     """For each split's name, the option that gave its documents, for the JSON file of the stream."""
     given = [("--documents", args.documents), ("--blank-line-separated", args.blank_line_separated)]
     return {
@@ -122,17 +122,17 @@ def made_from(args: argparse.Namespace) -> Dict[str, str]:
     }
 
 
-def write_preceding(preceding: Dict[Split, np.ndarray], made_from: Dict[str, str]) -> None:
+def write_preceding(preceding: Dict[Split, np.ndarray], sources: Dict[str, str]) -> None:
     """Write the streams of all splits, or none.
 
     Args:
         preceding: the row of each sentence's preceding sentence or ``NONE``, (sentences,)
-        made_from: from :func:`made_from`
+        sources: from :func:`document_sources`
     """
     streams = {
         split.stream_prefix(PrecedingStream.name): {
             "fingerprint": fingerprint(split, PrecedingStream.languages),
-            "made_from": made_from.get(split.name, "--one-document"),
+            "made_from": sources.get(split.name, "--one-document"),
         }
         for split in preceding
     }

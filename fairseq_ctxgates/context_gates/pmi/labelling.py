@@ -263,8 +263,8 @@ def load_labeller(data_dir: Path, source_lang: str, target_lang: str) -> GateLab
             )
     for split in filter(Split.has_target, splits):  # others are not labelled; their labels may be of an earlier run
         labels = split.stream_prefix(GateLabels.name)
-        made_from: Dict[str, Any] = load_metadata(labels) if Path(f"{labels}.json").exists() else {}
-        if any(made_from.get(key, metadata[key]) != metadata[key] for key in ("options", "dictionaries", "train")):
+        made: Dict[str, Any] = load_metadata(labels) if Path(f"{labels}.json").exists() else {}
+        if any(made.get(key, metadata[key]) != metadata[key] for key in ("options", "dictionaries", "train")):
             raise UserError(f"{both} are not those that {labels}.json was made with; {remedy}")
         if split.name in metadata["train"] and fingerprint(split) not in metadata["train"][split.name]:
             raise UserError(f"{both} were made with other data than {data_dir}/{split.name} holds; {remedy}")
