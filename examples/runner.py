@@ -32,6 +32,11 @@ LIMIT = re.compile(r"(--max-epoch|--max-update|--patience)[ =]+(\d+)")  # a trai
 TAIL_LINES = 15  # how many of a log's last lines are shown if its command failed
 
 
+def slug(name: str) -> str:
+    """A name in the form of a file's name: ``gates, λ = 1`` becomes ``gates-λ-1``."""
+    return "-".join(re.findall(r"[\w.]+", name))
+
+
 @dataclass(frozen=True)
 class Step:
     """A shell command.
@@ -124,28 +129,28 @@ class Record(NamedTuple):
         return bool(self.inputs and step.inputs) and self.inputs != step.inputs
 
 
-def record_file(directory: Path, step: Step) -> Path:
-    """Where the record of a step is kept."""
-    return directory / f"{step.log}.json"
+def record_file(directory: Path, log: str) -> Path:
+    """Where the record of the step with this log is kept."""
+    return directory / f"{log}.json"
 
 
-def read_record(directory: Path, step: Step) -> Optional[Record]:
-    """The record of a step; None if the step was never started."""
-    path = record_file(directory, step)
+def read_record(directory: Path, log: str) -> Optional[Record]:
+    """The record of the step with this log; None if the step was never started."""
+    path = record_file(directory, log)
     return Record(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
 
 
 def runs_before(job: Job, position: int, directory: Path) -> str:
     """The names of the runs that a step comes after: of the step before it in the job, or of the jobs that it needs."""
     steps = [job.steps[position - 1]] if position else [other.steps[-1] for other in job.after]
-    return "".join(record.run for record in (read_record(directory, step) for step in steps) if record is not None)
+    return "".join(record.run for record in (read_record(directory, step.log) for step in steps) if record is not None)
 
 
 def has_run(job: Job, position: int, directory: Path) -> bool:
     """Whether a step of a job was done, by the same command, from the same inputs, after the same commands, of which
     none has run since."""
     step = job.steps[position]
-    record = read_record(directory, step)
+    record = read_record(directory, step.log)
     if record is None or not record.done or record.has_other_inputs(step):
         return False
     expected = job.origins[position], step.budget, runs_before(job, position, directory)
@@ -279,7 +284,7 @@ class Runner:
 
     def _check_records(self, job: Job) -> None:
         for position, (step, origin) in enumerate(zip(job.steps, job.origins)):
-            record = read_record(self._directory, step)
+            record = read_record(self._directory, step.log)
             if record is None or not step.keeps_work:
                 continue
             problem = ""
@@ -317,7 +322,7 @@ class Runner:
             job.position += 1
         if job.done:
             return
-        earlier = read_record(self._directory, job.step)
+        earlier = read_record(self._directory, job.step.log)
         # The time of work that is kept includes its earlier runs.
         job.started = time.monotonic() - (earlier.seconds if earlier is not None and job.step.keeps_work else 0.0)
         self._record(job, done=False)
@@ -347,7 +352,7 @@ class Runner:
         self._console.say(failures[-1])
 
     def _record(self, job: Job, done: bool) -> None:
-        step, path = job.step, record_file(self._directory, job.step)
+        step, path = job.step, record_file(self._directory, job.step.log)
         seconds = time.monotonic() - job.started
         after = runs_before(job, job.position, self._directory)
         run = secrets.token_hex(4) if done else ""

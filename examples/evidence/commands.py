@@ -7,10 +7,10 @@ from pathlib import Path
 from string import Template
 from typing import Dict, List, NamedTuple, Optional, Sequence
 
-from evidence.plan import Corpus, Plan, System, slug
+from evidence.plan import Corpus, Plan, System
 from fairseq_ctxgates.data.data_directory import digest_of
 from fairseq_ctxgates.errors import UserError
-from runner import Job, Step, has_run
+from runner import Job, Step, has_run, slug
 
 # Shell variables: the folder that contains the folders of the corpora, and the folder of the examples. The commands use
 # these variables, so that the commands are the same wherever the folders are.

@@ -7,7 +7,6 @@ OmegaConf), and ``$data`` is a name that the runner fills in (as in ``string.Tem
 from __future__ import annotations
 
 import argparse
-import re
 import shlex
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Literal, NoReturn, Sequence
@@ -19,11 +18,7 @@ from yaml import YAMLError
 
 from fairseq_ctxgates.analysis.systems import add_reference_options
 from fairseq_ctxgates.errors import UserError, one_line
-
-
-def slug(name: str) -> str:
-    """A name in the form of a folder's name: ``gates, λ = 1`` becomes ``gates-λ-1``."""
-    return "-".join(re.findall(r"[\w.]+", name))
+from runner import slug
 
 
 def check_folders(section: str, names: Sequence[str], reserved: Sequence[str]) -> None:

@@ -25,13 +25,13 @@ import torch
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 from evidence.commands import EXAMPLES, TEXTS, CorpusCommands, MoreOptions, PartCommands  # noqa: E402 (it is one folder up)
-from evidence.plan import Plan, read_plan, slug  # noqa: E402
+from evidence.plan import Plan, read_plan  # noqa: E402
 from evidence.table import PartResults  # noqa: E402
 from fairseq_ctxgates.analysis.report import write_whole  # noqa: E402
 from fairseq_ctxgates.command_line import positive  # noqa: E402
 from fairseq_ctxgates.errors import UserError, exit_on_user_error  # noqa: E402
 from fairseq_ctxgates.locks import exclusive  # noqa: E402
-from runner import Console, Job, Runner  # noqa: E402
+from runner import Console, Job, Runner, slug  # noqa: E402
 
 JOBS_ON_GPU = 4
 

@@ -18,7 +18,7 @@ from sacrebleu.metrics import CHRF
 from sacrebleu.metrics.base import Metric
 
 from evidence.commands import COMPARISON, PartCommands, system_folder
-from evidence.plan import Part, Plan, slug
+from evidence.plan import Part, Plan
 from fairseq_ctxgates.analysis.bootstrap import RESAMPLES
 from fairseq_ctxgates.analysis.figures import legend_above, line_look, new_figure
 from fairseq_ctxgates.analysis.report import MISSING, Cell, Result, Table
@@ -26,7 +26,7 @@ from fairseq_ctxgates.analysis.systems import bleu_metric, read_references
 from fairseq_ctxgates.data.subwords import join_subwords
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import read_lines
-from runner import Step, read_record
+from runner import read_record, slug
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -78,7 +78,7 @@ def read_training(directory: Path, folder: str) -> Training:
     if not curve:
         raise UserError(f"{folder}/train.log has no finite loss on valid: did the training diverge?")
     has_converged = log.rfind(STOPPED_EARLY) > log.rfind("| valid | ")  # and training did not go on
-    record = read_record(directory, Step("", "", f"{folder}/train.log"))
+    record = read_record(directory, f"{folder}/train.log")
     assert record is not None  # since the training is finished
     return Training([curve[updates] for updates in sorted(curve)], has_converged, record.seconds)
 

@@ -124,8 +124,3 @@ MODELS = (
         updates=1200,
     ),
 )
-
-
-def slug(name: str) -> str:
-    """A name as part of a file name."""
-    return name.replace(",", "").replace(" ", "-")

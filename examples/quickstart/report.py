@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Sequence
 
-from models import PROBES, Model, slug
+from models import PROBES, Model
+from runner import slug
 
 
 def read_results(models: Sequence[Model], directory: Path) -> Dict[str, Dict[str, Any]]:

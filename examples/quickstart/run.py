@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import List, Optional, Sequence
 
 from fairseq_ctxgates.errors import exit_on_user_error
-from models import MODELS, PROBES, STREAMS, TEST_SETS, TRAINING, Model, slug
-from report import format_report, read_results
+from models import MODELS, PROBES, STREAMS, TEST_SETS, TRAINING, Model
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
-from runner import Console, Job, Runner, Step  # noqa: E402 (it is one folder up)
+from report import format_report, read_results  # noqa: E402 (it reads runner.py, one folder up)
+from runner import Console, Job, Runner, Step, slug  # noqa: E402
 from warm_python import WarmPython  # noqa: E402
 
 SHORT_UPDATES = 100

@@ -422,6 +422,9 @@ def test_relations_of_lines(post_process: str | None, monkeypatch: pytest.Monkey
     assert extractor.sentences == words * 2
     make.assert_called_once()
     assert make.call_args[0][:3] == ("first-and-last", "en", ("http://a:1", "http://b:2"))
+    config.relation_language = "nl"
+    Relations.from_interactive_lines(lines_dataset(lines, dictionary), [], config, config)
+    assert make.call_args[0][1] == "nl"
     build.close_extractors()
     assert extractor.is_closed
 

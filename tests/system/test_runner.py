@@ -29,7 +29,7 @@ def run_jobs(directory: Path, *jobs: Job, **options: Any) -> str:
 
 
 def record_of(directory: Path, step: Step) -> Record:
-    record = read_record(directory, step)
+    record = read_record(directory, step.log)
     assert record is not None
     return record
 
