@@ -199,7 +199,7 @@ class PartResults:
 
     def rows(self) -> List[Row]:
         """A row for each scored system and each variant."""
-        compared = self._comparisons()
+        compared = [self._comparison(seed) for seed in self.seeds]
         metrics = self._metrics()
         statistics = {name: self._statistics(metric) for name, metric in metrics.items()} if len(compared) > 1 else {}
         rows = []
@@ -230,9 +230,9 @@ class PartResults:
             )
         return rows
 
-    def _comparisons(self) -> List[Any]:
-        """What ``ctxgates analyze compare`` found, for each seed."""
-        return [self._load(system_folder(self._commands.name, seed), COMPARISON) for seed in self.seeds]
+    def _comparison(self, seed: int) -> Any:
+        """What ``ctxgates analyze compare`` found."""
+        return self._load(system_folder(self._commands.name, seed), COMPARISON)
 
     def _metrics(self) -> Dict[str, Metric]:
         scoring = self._scoring
@@ -268,7 +268,7 @@ class PartResults:
     def result(self) -> Result:
         """The table, its numbers and the learning curves."""
         rows = self.rows()
-        signatures: Mapping[str, str] = self._comparisons()[0]["signatures"]
+        signatures: Mapping[str, str] = self._comparison(self.seeds[0])["signatures"]
         headings = list(dict.fromkeys(heading for row in rows for heading in row.statistics))
         columns = {"system": "", "updates": ".0f", "nll": ".3f", "converged": "", "seconds": ".0f"}
         for metric in METRICS:
