@@ -53,7 +53,10 @@ class RelationsConfig(FairseqDataclass):
     )
     relation_language: Optional[str] = field(
         default=None,
-        metadata={"help": "the language of the lines for --relation-extractor (default: --source-lang)"},
+        metadata={
+            "help": "the language of the lines for --relation-extractor (default: that which the data's relations were "
+            "extracted for, or --source-lang)"
+        },
     )
     corenlp_url: Optional[str] = field(
         default=None,
@@ -168,24 +171,18 @@ class Relations(SideStream[RelationsConfig]):
         task_options: TaskOptions,
         context_size: int = 1,
     ) -> "Relations":
-        """The relations that ``--relation-extractor`` finds in the lines, with the CoreNLP properties that the data
-        were extracted with; without it lines have none."""
+        """The relations that ``--relation-extractor`` finds in the lines, with the options of the extraction from the
+        data; without it lines have none."""
         if options.relation_extractor is None:
             _warn_that_there_are_none()
             return cls([pack_tuples([])] * len(dataset), dataset, options, task_options)
         symbols = dataset.src_dict.symbols
         lines = [[symbols[token] for token in line[:-1].tolist()] for line in dataset.src]
-        remove_bpe = "sentencepiece" if task_options.post_process == "sentencepiece" else "subword_nmt"
-        check_subwords(dataset.src_dict, Path(f"dict.{task_options.source_lang}.txt"), remove_bpe)
-        language = options.relation_language or task_options.source_lang
+        extraction = _extraction_from_lines(options.relation_extractor, options.relation_language, task_options)
+        check_subwords(dataset.src_dict, Path(f"dict.{task_options.source_lang}.txt"), extraction.remove_bpe)
         urls = tuple(options.corenlp_url.split(",")) if options.corenlp_url else ()
-        properties = _properties_of_data(
-            task_options.data, (task_options.source_lang, task_options.target_lang), options.relation_extractor
-        )
-        extractor = get_extractor(
-            ExtractionOptions(options.relation_extractor, language, remove_bpe, properties), ServerOptions(urls)
-        )
-        tuples_of_lines = relations_of_tokens(extractor, lines, remove_bpe)
+        extractor = get_extractor(extraction, ServerOptions(urls))
+        tuples_of_lines = relations_of_tokens(extractor, lines, extraction.remove_bpe)
         return cls([pack_tuples(tuples) for tuples in tuples_of_lines], dataset, options, task_options)
 
     def add_to_batch(self, batch: Batch) -> None:
@@ -224,24 +221,38 @@ def _first_wrong_row(packed: np.ndarray, sizes: np.ndarray, words: np.ndarray) -
     return int(row_of[np.argmax(is_wrong)]) if is_wrong.any() else None
 
 
+def _extraction_from_lines(extractor: str, language: Optional[str], task_options: TaskOptions) -> ExtractionOptions:
+    """How an extractor is to read lines: as it read the data, as far as that is known."""
+    languages = task_options.source_lang, task_options.target_lang
+    made = _extraction_from_data(task_options.data, languages, extractor)
+    of_translations = "sentencepiece" if task_options.post_process == "sentencepiece" else "subword_nmt"
+    return ExtractionOptions(
+        extractor,
+        language or made.get("language", task_options.source_lang),
+        made.get("remove_bpe", of_translations),
+        tuple((name, value) for name, value in made.get("properties", [])),
+    )
+
+
 @functools.lru_cache(maxsize=None)
-def _properties_of_data(data: str, languages: Tuple[str, str], extractor: str) -> Tuple[Tuple[str, str], ...]:
-    """The CoreNLP properties that the relations in the first data directory were extracted with, if this extractor
-    found them. Logs a warning if another did."""
+def _extraction_from_data(data: str, languages: Tuple[str, str], extractor: str) -> Dict[str, Any]:
+    """The options with which the relations in the first data directory were extracted, without the CoreNLP properties
+    if that was another extractor. Logs a warning in this case."""
     try:
         split = next(filter(Relations.exists, find_splits(first_data_dir(data), *languages)), None)
-        made: Any = {} if split is None else load_metadata(split.stream_prefix(Relations.name)).get("options", {})
+        metadata: Any = {} if split is None else load_metadata(split.stream_prefix(Relations.name))
     except UserError:  # a model in use needs dictionaries, but no data
-        return ()
+        return {}
+    made: Dict[str, Any] = dict(metadata.get("options", {}))
     found_by = made.get("extractor", "jsonl")
     if found_by == extractor:
-        return tuple((name, value) for name, value in made.get("properties", []))
+        return made
     if found_by != "jsonl":
         logger.warning(
             f"the relations in {data} are of {found_by}, and those of the lines will be of {extractor}: give a model "
             f"that was trained on the first --relation-extractor {found_by}"
         )
-    return ()
+    return {name: value for name, value in made.items() if name != "properties"}
 
 
 @functools.lru_cache(maxsize=None)

@@ -433,22 +433,25 @@ def test_relations_of_lines(post_process: str | None, monkeypatch: pytest.Monkey
 def test_lines_are_parsed_as_the_data_were(
     found_by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the same CoreNLP properties; if the data were parsed by another extractor, a warning says so."""
-    monkeypatch.setattr(
-        build, "build_extractor", make := mock.create_autospec(build.build_extractor, return_value=FirstAndLast())
-    )
+    """With the same language, kind of subwords and CoreNLP properties. If the data were parsed by another extractor,
+    a warning says so, and its properties are not taken."""
+    extractor = FirstAndLast()
+    make = mock.create_autospec(build.build_extractor, return_value=extractor)
+    monkeypatch.setattr(build, "build_extractor", make)
     data = binarize(tmp_path / "data", {"test": [("a b", "c")]}, "en", "de")
     (test,) = find_splits(data, "en", "de")
-    made = {"extractor": found_by, "properties": [["openie.max_entailments_per_clause", "100"]]}
+    made: Dict[str, Any] = {"extractor": found_by, "language": "nl", "remove_bpe": "sentencepiece"}
+    made["properties"] = [["openie.max", "100"]]
     metadata = {"fingerprint": fingerprint(test, Relations.languages), "options": made}
     write_side_stream(test.stream_prefix("relation"), np.int32, metadata, [[]])
     config = make_task(relation_extractor="first-and-last").cfg
     config.data, config.source_lang, config.target_lang = str(data), "en", "de"
     for _ in range(2):
-        Relations.from_interactive_lines(lines_dataset(["a b"], make_dictionary(["a b"])), [], config, config)
+        Relations.from_interactive_lines(lines_dataset(["▁a b"], make_dictionary(["▁a b"])), [], config, config)
     build.close_extractors()
-    properties = {"openie.max_entailments_per_clause": "100"} if found_by == "first-and-last" else {}
-    assert make.call_args[0][5] == properties
+    assert extractor.sentences == [["ab"]] * 2
+    assert make.call_args[0][1] == "nl"
+    assert make.call_args[0][5] == ({"openie.max": "100"} if found_by == "first-and-last" else {})
     warnings = [record.getMessage() for record in caplog.records if "are of stanza" in record.getMessage()]
     assert len(warnings) == (found_by == "stanza")
 
