@@ -6,6 +6,8 @@ import argparse
 import json
 import logging
 import multiprocessing
+import platform
+import re
 import statistics
 import sys
 import time
@@ -207,15 +209,24 @@ def add_block_options(parser: argparse.ArgumentParser) -> None:
 
 
 def device_name(device: str) -> str:
-    """``cpu``, or the name of the GPU."""
-    return device if device == "cpu" else torch.cuda.get_device_name(device)
+    """The name of the GPU or of the processor; on systems other than Linux, only the kind of processor."""
+    if device != "cpu":
+        return torch.cuda.get_device_name(device)
+    cpuinfo = Path("/proc/cpuinfo")
+    found = re.search(r"model name\s*:\s*(.+)", cpuinfo.read_text()) if cpuinfo.exists() else None
+    return found[1] if found else platform.machine()
 
 
 def report(results: Iterable[Dict[str, Any]], args: argparse.Namespace, size: str) -> None:
     """Print each result as it is found, and write the results from a quiet machine to ``--json``; raises SystemExit if
     the machine was not quiet for some result."""
-    device = device_name(args.device)
-    print(f"torch {torch.__version__}, {device}, {args.threads or torch.get_num_threads()} threads, {size}")
+    setting = {
+        "torch": torch.__version__,
+        "device": device_name(args.device),
+        "threads": args.threads or torch.get_num_threads(),
+        "size": size,
+    }
+    print("torch {torch}, {device}, {threads} threads, {size}".format(**setting))
     print("| " + " | ".join(COLUMNS) + " |")
     print("|" + " --- |" * len(COLUMNS), flush=True)
     quiet: List[Dict[str, Any]] = []
@@ -224,9 +235,8 @@ def report(results: Iterable[Dict[str, Any]], args: argparse.Namespace, size: st
         print(row_of(result), flush=True)
         (quiet if result["noise"] <= MAX_NOISE else noisy).append(result)
         if args.json and quiet:
-            content = {"torch": torch.__version__, "device": device, "size": size, "results": quiet}
             with atomic_write(Path(args.json)) as temporary:
-                temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+                temporary.write_text(json.dumps({**setting, "results": quiet}, indent=2) + "\n", encoding="utf-8")
     if noisy:
         names = ", ".join(f"{result['what']} of {list(result['tokens_per_second'])[1]}" for result in noisy)
         noise = max(result["noise"] for result in noisy)

@@ -162,4 +162,8 @@ def test_a_noisy_machine_gives_no_figures(tmp_path: Path, capsys: pytest.Capture
         with pytest.raises(SystemExit, match="no figures of training of other: .* one model's blocks differ by 20%"):
             timing.report(results, args, "tiny")
         assert json.loads(Path(args.json).read_text())["results"] == results[1:]
-    assert "| training | other | transformer | 120 | 100 | 1.200 (1.200-1.200)" in capsys.readouterr().out
+    setting = json.loads(Path(args.json).read_text())
+    printed = capsys.readouterr().out
+    assert f"{setting['device']}, 1 threads, tiny\n" in printed
+    assert setting["device"] != "cpu", "which processor"
+    assert "| training | other | transformer | 120 | 100 | 1.200 (1.200-1.200)" in printed
