@@ -35,10 +35,9 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset
 from scipy.sparse import csr_matrix
 
 from fairseq_ctxgates.context_gates.pmi.counting import count_tables
-from fairseq_ctxgates.context_gates.pmi.kernels import EOS
 from fairseq_ctxgates.context_gates.pmi.sentences import map_ids
 from fairseq_ctxgates.context_gates.pmi.table import PMIOptions
-from fairseq_ctxgates.data.data_directory import find_splits
+from fairseq_ctxgates.data.data_directory import EOS, find_splits
 
 SPECIAL_SYMBOLS = 4
 SENTENCES_AT_ONCE = 1 << 17  # how many sentences are in memory while a corpus is generated

@@ -17,7 +17,7 @@ import re
 import sys
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Dict, Generator, Iterable, List, Optional, Sequence, Tuple
+from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -25,16 +25,14 @@ from fairseq_ctxgates.command_line import CommandParser, find_data, make_data_pa
 from fairseq_ctxgates.commands.workers import add_worker_options, open_workers
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE, SOURCE, TARGET, GateLabels
 from fairseq_ctxgates.context_gates.pmi.counting import DEFAULT_MEMORY, TABLE_NAMES, count_tables, table_paths
-from fairseq_ctxgates.context_gates.pmi.kernels import EOS
-from fairseq_ctxgates.context_gates.pmi.labelling import label_split
-from fairseq_ctxgates.context_gates.pmi.sentences import Sentences, check_split, count_types, map_ids
+from fairseq_ctxgates.context_gates.pmi.labelling import SectionsOfLabels, label_split
+from fairseq_ctxgates.context_gates.pmi.sentences import check_split, count_types, map_ids
 from fairseq_ctxgates.context_gates.pmi.table import COUNTS, MEASURES, STRATEGIES, PMIOptions, PMITable, TableMetadata
-from fairseq_ctxgates.data.data_directory import Split, fingerprint
+from fairseq_ctxgates.data.data_directory import EOS, Split, fingerprint
 from fairseq_ctxgates.data.side_stream_files import lock_streams, write_side_streams
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import atomic_write_group, clean_up_on_failure, scratch_folder
 
-Labels = Generator[Sentences, None, None]
 REPORTED_PAIRS = 10  # the pairs with the highest PMI are printed
 REPORTED_MIN_COUNT = 10  # PMI of rare pairs is high by chance
 
@@ -139,12 +137,7 @@ def label(
         # The tables are put in place after the labels that are made from them.
         places = stack.enter_context(atomic_write_group(table_paths(data_dirs[0], *languages)))
         folder = stack.enter_context(scratch_folder(data_dirs[0], "pmi"))
-        resources = {
-            "memory": args.memory,
-            "workers": workers.num_workers,
-            "executor": workers.executor,
-            "show_progress": True,
-        }
+        resources = {"memory": args.memory, "workers": workers.num_workers, "executor": workers.executor}
         tables = count_tables(training, folder, options, **resources)
         labels = ((split, label_split(split, folder, **resources)) for split in splits)
         label_counts = write_labels(splits, labels, tables[0].metadata)
@@ -179,7 +172,7 @@ def check_dictionaries(splits: List[Split]) -> None:
 
 
 def write_labels(
-    splits: Sequence[Split], labelled: Iterable[Tuple[Split, Labels]], table_metadata: TableMetadata
+    splits: Sequence[Split], labelled: Iterable[Tuple[Split, SectionsOfLabels]], table_metadata: TableMetadata
 ) -> Dict[Split, np.ndarray]:
     """Write the labels of all splits to their data directories, or no labels at all.
 
@@ -202,9 +195,9 @@ def write_labels(
         for split, labels in labelled:
             writer, counts[split] = writers[split.stream_prefix(GateLabels.name)], np.zeros(3, np.int64)
             with closing(labels):  # if writing fails, the rest is not labelled
-                for some in labels:
-                    writer.add_all(some.ids, np.diff(some.start))
-                    counts[split] += count_types(some.ids, 3)
+                for some, sizes in labels:
+                    writer.add_all(some, sizes)
+                    counts[split] += count_types(some, 3)
                     del some  # frees the memory before the next ones are made
             ids, types = map_ids(split.text_prefix(split.target_lang)), len(split.load_dictionary(split.target_lang))
             counts[split][IGNORE] -= count_types(ids, types)[EOS]

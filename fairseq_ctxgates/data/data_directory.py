@@ -20,7 +20,7 @@ from fairseq_ctxgates.errors import UserError, one_line
 
 TEXT_FILE = re.compile(r"[^.]+\.(?P<pair>[^.]+)\.(?P<lang>[^.]+)(?:\.(?:idx|bin))?")  # the data of one language
 ROWS_AT_ONCE = 1 << 20  # how many rows of an index are checked at a time
-PAD, UNK = Dictionary().pad(), Dictionary().unk()
+PAD, EOS, UNK = Dictionary().pad(), Dictionary().eos(), Dictionary().unk()
 PADDING_IN_TEXT = (
     "the text has the word <pad>, with which fairseq pads batches (grep -nF '<pad>' finds it): write it another way, "
     "and run fairseq-preprocess again"

@@ -9,7 +9,7 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 import pytest
@@ -27,6 +27,7 @@ from fairseq_ctxgates.context_gates.pmi.counting import (
 from fairseq_ctxgates.context_gates.pmi.labelling import (
     TOKEN_BYTES,
     GateLabeller,
+    SectionsOfLabels,
     label_split,
     labelling_blocks,
     load_labeller,
@@ -98,15 +99,24 @@ def encode(folder: Path, lang: str, words: str) -> np.ndarray:
 
 
 def look_up(table: PMITable, folder: Path, context_lang: str, pairs: Sequence[str]) -> List[float]:
+    """The PMI of each pair "word context", -inf for one that was not seen."""
     target, context = dictionary(folder, "en"), dictionary(folder, context_lang)
-    split = [pair.split() for pair in pairs]
-    return table.pmi(
-        np.array([target.index(word) for word, _ in split]), np.array([context.index(word) for _, word in split])
-    ).tolist()
+    found = {
+        f"{target[word]} {context[other]}": pmi for word, other, pmi, _ in table.strongest(len(table), min_count=1)
+    }
+    return [found.get(pair, -math.inf) for pair in pairs]
 
 
-def rows(labels: Iterable[Sentences]) -> List[List[int]]:
-    return [row.tolist() for some in labels for row in np.split(some.ids, some.start[1:-1])]
+def label(labeller: GateLabeller, folder: Path, source: str, target: str, words: Optional[str] = None) -> List[int]:
+    """The labels of one sentence."""
+    source_ids, target_ids = encode(folder, "de", source), encode(folder, "en", target)
+    chosen = None if words is None else encode(folder, "en", words)
+    source_sentence, target_sentence = (Sentences(ids, np.array([0, len(ids)])) for ids in (source_ids, target_ids))
+    return labeller.label_sentences(source_sentence, target_sentence, chosen).tolist()
+
+
+def rows(labels: SectionsOfLabels) -> List[List[int]]:
+    return [row.tolist() for some, sizes in labels for row in np.split(some, np.cumsum(sizes)[:-1])]
 
 
 def go_in_pieces(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
@@ -137,16 +147,14 @@ def test_labels_worked_by_hand(by_hand):
 
 def test_labels_of_a_sentence_and_of_words_predicted_in_it(by_hand):
     labeller = GateLabeller(*count(by_hand))
-    source, target = encode(by_hand, "de", "c c"), encode(by_hand, "en", "z x z")
-    assert labeller.label(source, target).tolist() == LABELS[3]
+    assert label(labeller, by_hand, "c c", "z x z") == LABELS[3]
     # After the same words stand others: y at the beginning was seen with no c; y after z was not seen either;
     # x after z and x is explained by z, log 3 > log 8/7.
-    assert labeller.label(source, target, encode(by_hand, "en", "y y x")).tolist() == [IGNORE, IGNORE, TARGET, IGNORE]
+    assert label(labeller, by_hand, "c c", "z x z", "y y x") == [IGNORE, IGNORE, TARGET, IGNORE]
     # y after x: max over a alone, log 8/9 < log 3/2. A word that training never had has no label.
-    source, target = encode(by_hand, "de", "a"), encode(by_hand, "en", "x y new")
-    assert labeller.label(source, target).tolist() == [SOURCE, TARGET, IGNORE, IGNORE]
+    assert label(labeller, by_hand, "a", "x y new") == [SOURCE, TARGET, IGNORE, IGNORE]
     # z was never found with b, but it was after x.
-    assert labeller.label(encode(by_hand, "de", "b"), encode(by_hand, "en", "x z")).tolist() == [SOURCE, TARGET, IGNORE]
+    assert label(labeller, by_hand, "b", "x z") == [SOURCE, TARGET, IGNORE]
 
 
 def test_a_tie_goes_to_the_target(tmp_path):
@@ -154,7 +162,7 @@ def test_a_tie_goes_to_the_target(tmp_path):
     folder = binarize(tmp_path, {"train": [("p q", "v u")]}, "de", "en")
     labeller = GateLabeller(*count(folder))
     # Bilingual: Z = 4, C(u) = 2, C(p) = 2, C(u, p) = 1: log 1. Monolingual: Z = C(u) = C(v) = C(u, v) = 1: log 1.
-    assert labeller.label(encode(folder, "de", "p q"), encode(folder, "en", "v u")).tolist() == [SOURCE, TARGET, IGNORE]
+    assert label(labeller, folder, "p q", "v u") == [SOURCE, TARGET, IGNORE]
 
 
 def test_mean_is_taken_over_the_pairs_seen(by_hand):
@@ -162,11 +170,11 @@ def test_mean_is_taken_over_the_pairs_seen(by_hand):
     # Sentence 1, y: (log 8/9 + log 8/5) / 2 = log 1.19 < log 3/2, where the maximum said SOURCE. The source word c was
     # not seen with y, so it changes nothing; a once more does, to log 1.08.
     for source in ("a b", "a b c", "a b a"):
-        labels = labeller.label(encode(by_hand, "de", source), encode(by_hand, "en", "x y"))
-        assert labels.tolist() == [SOURCE, TARGET, IGNORE]
+        labels = label(labeller, by_hand, source, "x y")
+        assert labels == [SOURCE, TARGET, IGNORE]
     # y with b alone: log 8/5 > log 3/2.
-    labels = labeller.label(encode(by_hand, "de", "c b"), encode(by_hand, "en", "x y"))
-    assert labels.tolist() == [SOURCE, SOURCE, IGNORE]
+    labels = label(labeller, by_hand, "c b", "x y")
+    assert labels == [SOURCE, SOURCE, IGNORE]
 
 
 def test_frequencies_of_tokens_in_place_of_marginals(by_hand):
@@ -198,8 +206,8 @@ def test_min_count_forgets_pairs_but_not_that_they_were_counted(by_hand):
     )
     labeller = GateLabeller(bilingual, monolingual)
     # Sentence 4, x: nothing is known of x after z any more.
-    labels = labeller.label(encode(by_hand, "de", "c c"), encode(by_hand, "en", "z x z"))
-    assert labels.tolist() == [SOURCE, SOURCE, SOURCE, IGNORE]
+    labels = label(labeller, by_hand, "c c", "z x z")
+    assert labels == [SOURCE, SOURCE, SOURCE, IGNORE]
 
 
 @pytest.mark.parametrize("piece", [None, 1, 3])
@@ -316,7 +324,7 @@ def test_a_frequent_word_is_counted_in_parts(tmp_path: Path) -> None:
     folder = binarize(tmp_path, {"train": random_pairs(400, seed=3)}, "de", "en")
     splits = training_splits(folder)
     widths = (len(splits[0].load_dictionary("de")), len(splits[0].load_dictionary("en")))
-    statistics = collect_types(splits, tmp_path, widths, show_progress=False)
+    statistics = collect_types(splits, tmp_path, widths)
     blocks = counting.counting_blocks(statistics, tmp_path, 1, widths, memory=2000, workers=1)
     in_parts = [block for block in blocks if block.parts > 1]
     assert in_parts and all(len(block.occurrences) == 1 for block in in_parts)
@@ -394,7 +402,7 @@ def test_a_labeller_is_refused_for_other_data(tmp_path):
     folder = binarize(tmp_path, {"train": PAIRS, "test": PAIRS[:2]}, "de", "en")
     count(folder)
     labeller = load_labeller(folder, "de", "en")
-    assert labeller.label(encode(folder, "de", "a b"), encode(folder, "en", "x y")).tolist() == LABELS[0]
+    assert label(labeller, folder, "a b", "x y") == LABELS[0]
     binarize(folder, {"train": PAIRS[::-1], "test": PAIRS[:2]}, "de", "en")
     with pytest.raises(UserError, match="other data than .*train holds"):
         load_labeller(folder, "de", "en")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from concurrent.futures import Executor
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
@@ -18,7 +18,7 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 from tqdm import tqdm
 
-from fairseq_ctxgates.context_gates.pmi.kernels import EOS, group_contexts, tally_contexts, types_of_sentences
+from fairseq_ctxgates.context_gates.pmi.kernels import group_contexts, tally_contexts, types_of_sentences
 from fairseq_ctxgates.context_gates.pmi.sentences import (
     Sentences,
     StartsFile,
@@ -41,7 +41,7 @@ from fairseq_ctxgates.context_gates.pmi.table import (
     save_table,
     table_path,
 )
-from fairseq_ctxgates.data.data_directory import Split, digest_of, fingerprint
+from fairseq_ctxgates.data.data_directory import EOS, Split, digest_of, fingerprint
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import name_file_if_disk_full, scratch_folder, write_array
 
@@ -124,7 +124,6 @@ def count_tables(
     memory: int = DEFAULT_MEMORY,
     workers: int = 1,
     executor: Optional[Executor] = None,
-    show_progress: bool = False,
 ) -> Tuple[PMITable, PMITable]:
     """Count the bilingual and the monolingual table of equation 6 and store them in ``folder``.
 
@@ -141,9 +140,9 @@ def count_tables(
     provenance = training_provenance(splits)
     frequencies = token_frequencies(splits, widths) if options.counts == "frequency" else []
     with scratch_folder(folder, "pmi") as scratch:
-        statistics = collect_types(splits, scratch, widths, show_progress)
+        statistics = collect_types(splits, scratch, widths)
         blocks = counting_blocks(statistics, scratch, options.min_count, widths, memory / 2 / workers, workers)
-        marginals = run_blocks(blocks, executor, show_progress)
+        marginals = run_blocks(blocks, executor)
         for index, name in enumerate(TABLE_NAMES):
             arrays = table_arrays(name, blocks, marginals[index], statistics.pairs[index])
             if options.counts == "frequency":
@@ -186,15 +185,13 @@ def dictionary_digests(split: Split) -> Dict[str, str]:
     return {role: digest_of(split.dictionary_path(lang)) for role, lang in roles}
 
 
-def collect_types(
-    splits: Sequence[Split], scratch: Path, widths: Tuple[int, int], show_progress: bool
-) -> TypeStatistics:
+def collect_types(splits: Sequence[Split], scratch: Path, widths: Tuple[int, int]) -> TypeStatistics:
     """Write the types of all sentences to the scratch folder, see :func:`types_of_sentences`."""
     files = [text_files(split, scratch, f"text{index}") for index, split in enumerate(splits)]
     texts = [(source.map(), target.map()) for source, target in files]
     sentences = sum(len(source.start) - 1 for source, _ in texts)
     occurrences, pairs = np.zeros(widths[1], np.int64), np.zeros((2, widths[1]), np.int64)
-    bar = tqdm(total=sentences, desc="reading", unit=" sentences", unit_scale=True, disable=not show_progress)
+    bar = tqdm(total=sentences, desc="reading", unit=" sentences", unit_scale=True)
     names = ("source.types", "target.types", "target.preceding")
     with name_file_if_disk_full(scratch), bar, ExitStack() as stack:
         types_files = [stack.enter_context(open(scratch / name, "wb")) for name in names]
@@ -265,12 +262,12 @@ def counting_blocks(
     ]
 
 
-def run_blocks(blocks: List[CountingBlock], executor: Optional[Executor], show_progress: bool) -> List[Marginals]:
+def run_blocks(blocks: List[CountingBlock], executor: Optional[Executor]) -> List[Marginals]:
     """Count all blocks and return the marginals of both tables."""
     sizes: List[List[np.ndarray]] = [[], []]
     column_counts = [np.zeros(width, np.int64) for width in blocks[0].widths]
     total = sum(block.pairs for block in blocks)
-    with tqdm(total=total, desc="counting", unit=" pairs", unit_scale=True, disable=not show_progress) as bar:
+    with tqdm(total=total, desc="counting", unit=" pairs", unit_scale=True) as bar:
         for block, counted in zip(blocks, (map if executor is None else executor.map)(count_block, blocks)):
             for table, marginals in enumerate(counted):
                 sizes[table].append(marginals.sizes)
@@ -282,9 +279,7 @@ def run_blocks(blocks: List[CountingBlock], executor: Optional[Executor], show_p
 def count_block(block: CountingBlock) -> Tuple[Marginals, Marginals]:
     """Count one block of target types for both tables, and write the pairs to the scratch folder."""
     text = map_types(block.scratch, block.widths)
-    in_order = (
-        tally_block(block, *text, block.occurrences, block.min_count) if block.parts <= 1 else tally_row(block, *text)
-    )
+    in_order = tally_block(block, *text) if block.parts <= 1 else tally_row(block, *text)
     # One after the other: the pairs of both tables need not fit in memory together.
     return write_pairs(block, TABLE_NAMES[0], next(in_order)), write_pairs(block, TABLE_NAMES[1], next(in_order))
 
@@ -301,25 +296,18 @@ def map_types(scratch: Path, widths: Tuple[int, int]) -> Tuple[Sentences, Senten
     return source, target, map_array(scratch / "target.preceding", np.dtype(np.int32))
 
 
-def tally_block(
-    block: CountingBlock,
-    source: Sentences,
-    target: Sentences,
-    preceding: np.ndarray,
-    occurrences: np.ndarray,
-    min_count: int,
-) -> Iterator[Pairs]:
-    """The pairs of a block in some sentences: those of the bilingual table, then those of the monolingual one.
+def tally_block(block: CountingBlock, source: Sentences, target: Sentences, preceding: np.ndarray) -> Iterator[Pairs]:
+    """The pairs of a block in the sentences that have its occurrences: those of the bilingual table, then those of the
+    monolingual one.
 
     Args:
         source, target, preceding: see :func:`map_types`
-        occurrences (types): the number of these sentences with each type of the block
     """
-    row_start = starts(occurrences)
+    row_start = starts(block.occurrences)
     spans = group_contexts(target.ids, target.start, source.start, preceding, block.first, row_start)
     for table, contexts in enumerate((source.ids, target.ids)):
         width, capacity = block.widths[table], block.capacities[table]
-        yield Pairs(*tally_contexts(row_start, spans[:, table], contexts, width, capacity, min_count)[:4])
+        yield Pairs(*tally_contexts(row_start, spans[:, table], contexts, width, capacity, block.min_count)[:4])
 
 
 def tally_row(block: CountingBlock, source: Sentences, target: Sentences, preceding: np.ndarray) -> Iterator[Pairs]:
@@ -330,7 +318,7 @@ def tally_row(block: CountingBlock, source: Sentences, target: Sentences, preced
         ids = target.ids[target.start[first] : target.start[last]]
         occurrences = count_types(ids, block.widths[1])[block.first : block.first + 1]
         text = (source.between(first, last), target.between(first, last), preceding)
-        for table, pairs in enumerate(tally_block(block, *text, occurrences, min_count=1)):
+        for table, pairs in enumerate(tally_block(replace(block, occurrences=occurrences, min_count=1), *text)):
             new = pairs.columns[counts[table][pairs.columns] == 0]
             columns[table] = np.append(columns[table], new)
             counts[table] += pairs.column_counts

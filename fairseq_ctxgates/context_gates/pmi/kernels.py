@@ -11,15 +11,14 @@ from functools import partial
 from typing import Any, Callable, Tuple
 
 import numpy as np
-from fairseq.data import Dictionary
 
 from fairseq_ctxgates.context_gates.pmi.sparse_counts import PMICounts
+from fairseq_ctxgates.data.data_directory import EOS
 from fairseq_ctxgates.extras import needs_extra
 
 with needs_extra("gate-labels", "counting pairs of words"):
     import numba
 
-EOS = Dictionary().eos()
 PREFETCHED = 64  # number of contexts that prefetch() reads ahead
 
 # fairseq sets the root logger to INFO; silence Numba.
@@ -184,27 +183,6 @@ def pointwise_mutual_information(
     if not normalized:
         return value
     return value / -np.log(pair / total) if pair < total else 1.0
-
-
-@compiled
-def find_pairs(words: np.ndarray, contexts: np.ndarray, counts: PMICounts) -> np.ndarray:
-    """The index of each pair in ``counts.columns``, -1 for a pair that was not counted.
-
-    Args:
-        words: target types of the table, (pairs,)
-        contexts: context types of the table, (pairs,)
-        counts: see :class:`PMICounts`
-
-    Returns:
-        (pairs,) int64
-    """
-    places = np.full(len(words), -1, np.int64)
-    for pair in range(len(words)):
-        for place in range(counts.row_start[words[pair]], counts.row_start[words[pair] + 1]):
-            if counts.columns[place] == contexts[pair]:
-                places[pair] = place
-                break
-    return places
 
 
 @compiled

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE, SOURCE, TARGET, GateLabels
 from fairseq_ctxgates.context_gates.pmi.counting import DEFAULT_MEMORY, TABLE_NAMES, dictionary_digests, load_tables
-from fairseq_ctxgates.context_gates.pmi.kernels import EOS, group_contexts, score_contexts
+from fairseq_ctxgates.context_gates.pmi.kernels import group_contexts, score_contexts
 from fairseq_ctxgates.context_gates.pmi.sentences import (
     Sentences,
     TextFile,
@@ -23,11 +23,13 @@ from fairseq_ctxgates.context_gates.pmi.sentences import (
     text_files,
     vocabulary_size,
 )
-from fairseq_ctxgates.context_gates.pmi.table import LABEL_COMMAND, PMIOptions, PMITable, check_ids, table_path
-from fairseq_ctxgates.data.data_directory import Split, find_splits, fingerprint
+from fairseq_ctxgates.context_gates.pmi.table import LABEL_COMMAND, PMIOptions, PMITable, table_path
+from fairseq_ctxgates.data.data_directory import EOS, Split, find_splits, fingerprint
 from fairseq_ctxgates.data.side_stream_files import load_metadata
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import scratch_folder, write_array
+
+SectionsOfLabels = Generator[Tuple[np.ndarray, np.ndarray], None, None]
 
 TOKENS_AT_ONCE = 1 << 20
 TOKEN_BYTES = 4 * 8 + 2 * 8 + 8 + 4  # spans, scores, position, temporary label
@@ -48,17 +50,6 @@ class GateLabeller:
     def options(self) -> PMIOptions:
         """How the words of the two tables were counted."""
         return self.bilingual.options
-
-    def label(self, source_ids: np.ndarray, target_ids: np.ndarray, words: Optional[np.ndarray] = None) -> np.ndarray:
-        """The labels of one sentence, (target tokens,) uint8.
-
-        Args:
-            source_ids: the source sentence, (source tokens,)
-            target_ids: the target sentence, (target tokens,)
-            words: see :meth:`label_sentences`, which also says what is raised
-        """
-        source, target = (Sentences(np.asarray(ids), np.array([0, len(ids)])) for ids in (source_ids, target_ids))
-        return self.label_sentences(source, target, words)
 
     def label_sentences(self, source: Sentences, target: Sentences, words: Optional[np.ndarray] = None) -> np.ndarray:
         """The labels of the target tokens of several sentences; one call for all sentences is much faster.
@@ -109,6 +100,13 @@ class GateLabeller:
         return positions, labels
 
 
+def check_ids(ids: np.ndarray, types: int) -> None:
+    """Raise ValueError for token ids that a table with this number of types does not have, because compiled code looks
+    them up without checks."""
+    if len(ids) and not 0 <= ids.min() <= ids.max() < types:
+        raise ValueError(f"token ids from {ids.min()} to {ids.max()}, but the table has {types} types")
+
+
 @dataclass(frozen=True)
 class LabellingBlock:
     """A unit of work: consecutive target types whose occurrences in consecutive sentences of a split are labelled.
@@ -141,8 +139,7 @@ def label_split(
     memory: int = DEFAULT_MEMORY,
     workers: int = 1,
     executor: Optional[Executor] = None,
-    show_progress: bool = False,
-) -> Generator[Sentences, None, None]:
+) -> SectionsOfLabels:
     """Label all target tokens of a split with the tables in ``folder``, one section of the text after the other.
 
     Args:
@@ -152,20 +149,14 @@ def label_split(
         memory, workers, executor: as in :func:`count_tables`
 
     Yields:
-        a section's sentences, with labels in the place of token ids, uint8
+        the labels of a section's target tokens, uint8; the number of tokens in each of its sentences
     """
     # Another process may have another working directory.
     split, folder = replace(split, data_dir=split.data_dir.absolute()), folder.absolute()
     with scratch_folder(folder, "pmi") as scratch:
         texts = text_files(split, scratch)
         start = texts[1].map().start
-        bar = tqdm(
-            total=int(start[-1]),
-            desc=f"labelling {split.name}",
-            unit=" tokens",
-            unit_scale=True,
-            disable=not show_progress,
-        )
+        bar = tqdm(total=int(start[-1]), desc=f"labelling {split.name}", unit=" tokens", unit_scale=True)
         sections = labelling_blocks(split, folder, scratch, texts, memory, workers)
         blocks = [block for section in sections for block in section]
         results = (map if executor is None else executor.map)(label_block, blocks)
@@ -178,7 +169,7 @@ def label_split(
                     bar.update(next(results))
                     positions = np.fromfile(block.part_path("positions"), np.int64)
                     labels[positions - begin] = np.fromfile(block.part_path("labels"), np.uint8)
-                yield Sentences(labels, start[first : last + 1] - begin)
+                yield labels, np.diff(start[first : last + 1])
                 del labels  # to make room for those of the next section
 
 

@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Tuple, TypedD
 
 import numpy as np
 
-from fairseq_ctxgates.context_gates.pmi.kernels import find_pairs, pointwise_mutual_information
+from fairseq_ctxgates.context_gates.pmi.kernels import pointwise_mutual_information
 from fairseq_ctxgates.context_gates.pmi.sparse_counts import PMICounts
 from fairseq_ctxgates.errors import UserError, one_line
 from fairseq_ctxgates.files import atomic_write
@@ -123,22 +123,6 @@ class PMITable:
     def normalized(self) -> bool:
         return self.options.measure == "npmi"
 
-    def pmi(self, words: np.ndarray, contexts: np.ndarray) -> np.ndarray:
-        """PMI of ``words[n]`` with ``contexts[n]`` for each n, (pairs,) float64; −∞ for a pair that was not seen.
-
-        Raises:
-            ValueError: there are not as many words as contexts, or the table does not have one of them
-        """
-        words, contexts = np.asarray(words), np.asarray(contexts)
-        if words.shape != contexts.shape:
-            raise ValueError(f"{len(words)} words, but {len(contexts)} contexts")
-        check_ids(words, self.shape[0])
-        check_ids(contexts, self.shape[1])
-        places = find_pairs(words, contexts, self.counts)
-        values = np.full(len(places), -np.inf)
-        values[places >= 0] = self._pmi_at(places[places >= 0])
-        return values
-
     def strongest(self, limit: int, min_count: int) -> List[Tuple[int, int, float, int]]:
         """The pairs with the highest PMI, of the pairs with a count of at least ``min_count``.
 
@@ -202,13 +186,6 @@ class PMITable:
             return cls(counts, metadata)
         except (OSError, EOFError, ValueError, TypeError, struct.error, zipfile.BadZipFile, RuntimeError) as error:
             raise UserError(f"{path} is damaged ({one_line(error) or 'it is cut'}); {LABEL_COMMAND}") from error
-
-
-def check_ids(ids: np.ndarray, types: int) -> None:
-    """Raise ValueError for token ids that a table with this number of types does not have, because compiled code looks
-    them up without checks."""
-    if len(ids) and not 0 <= ids.min() <= ids.max() < types:
-        raise ValueError(f"token ids from {ids.min()} to {ids.max()}, but the table has {types} types")
 
 
 def is_metadata(content: Any) -> bool:
