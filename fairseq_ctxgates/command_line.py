@@ -37,12 +37,12 @@ class Condition(NamedTuple):
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser that refuses options that would have no effect together with the others. A command states the condition
-    for such options where it adds them. If they are given although the condition does not hold, the command stops with
-    status 2, as argparse does."""
+    """A parser that refuses options that would have no effect together with the others, and shows defaults. A command
+    states the condition for such options where it adds them. If they are given although the condition does not hold,
+    the command stops with status 2, as argparse does."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
+        super().__init__(formatter_class=DefaultsHelpFormatter, **settings)
         self.conditions: List[Condition] = []
 
     def add_condition(self, needs: str, holds: Callable[[argparse.Namespace], object], *options: str) -> None:
@@ -70,7 +70,7 @@ def make_data_parser(description: str, several_directories: str) -> CommandParse
         description: what the command does
         several_directories: what the command does with more than one data directory
     """
-    parser = CommandParser(description=description, formatter_class=DefaultsHelpFormatter)
+    parser = CommandParser(description=description)
     parser.add_argument("data", help=f"data directory, or several as for fairseq-train (a:b): {several_directories}")
     for letter, role in (("s", "source"), ("t", "target")):
         help_text = f"{role} language (default: from the file names)"

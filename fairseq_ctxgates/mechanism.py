@@ -300,21 +300,17 @@ class Mechanism(Generic[Options]):
         return None
 
 
-class ModelMechanisms(NamedTuple):
-    """The mechanisms that the options of a model turn on, and the options that were given for mechanisms that are off;
-    see :meth:`Mechanism.unread_options`."""
-
-    on: Tuple[Mechanism, ...]
-    unread_options: Dict[str, str]
-
-
 def build_mechanisms(
     mechanisms: Collection[Type[Mechanism]], backbone: str, values: object, num_layers: int
-) -> ModelMechanisms:
+) -> Tuple[Tuple[Mechanism, ...], Dict[str, str]]:
     """The mechanisms of a model.
 
     Args:
         values: has all options of the model as attributes
+
+    Returns:
+        the mechanisms that the options turn on; the options that were given for those that are off, see
+        :meth:`Mechanism.unread_options`
 
     Raises:
         UserError: options contradict each other, or would do nothing although their mechanism is on.
@@ -325,4 +321,4 @@ def build_mechanisms(
         if backbone in mechanism.configs
     ]
     unread = {name: text for mechanism in built for name, text in mechanism.unread_options().items()}
-    return ModelMechanisms(tuple(mechanism for mechanism in built if mechanism.is_on), unread)
+    return tuple(mechanism for mechanism in built if mechanism.is_on), unread

@@ -53,11 +53,7 @@ class Analysis(ABC):
         return parser
 
     def parse_args(self, argv: Optional[Sequence[str]]) -> argparse.Namespace:
-        """The options of a command line.
-
-        Raises:
-            UserError: options contradict each other.
-        """
+        """The options of a command line; options that contradict each other end the program with status 2."""
         return self.get_parser().parse_args(argv)
 
     def main(self, argv: Optional[Sequence[str]] = None) -> None:

@@ -32,7 +32,7 @@ from torch import Tensor
 from fairseq_ctxgates.analysis.analysis import Analysis
 from fairseq_ctxgates.analysis.figures import label_tokens, line_look, new_figure, token_width
 from fairseq_ctxgates.analysis.inference import Inference, add_inference_options
-from fairseq_ctxgates.analysis.preceding_context import inter_sentence, read_attention, reads_preceding
+from fairseq_ctxgates.analysis.preceding_context import has_inter_sentence_gate, inter_sentence, read_attention
 from fairseq_ctxgates.analysis.report import Cell, Result, Table, add_report_options
 from fairseq_ctxgates.data.side_stream import Batch
 from fairseq_ctxgates.errors import UserError
@@ -154,7 +154,7 @@ def _mean_or_none(values: np.ndarray) -> Optional[float]:
 
 def check_model(inference: Inference) -> None:
     """Raise UserError unless the model attends to preceding sentences."""
-    if not reads_preceding(inference.model):
+    if not has_inter_sentence_gate(inference.model):
         raise UserError(
             f"{inference.path} has no inter-sentence gate: train with --arch isg_transformer, or --inter-sentence-gate"
         )

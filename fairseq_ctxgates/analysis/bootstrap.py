@@ -22,7 +22,7 @@ def add_resamples_option(parser: argparse.ArgumentParser, purpose: str = "") -> 
         type=positive,
         default=RESAMPLES,
         metavar="N",
-        help=f"bootstrap resamples{purpose} (default: %(default)s)",
+        help=f"bootstrap resamples{purpose}",
     )
 
 
@@ -34,7 +34,7 @@ def add_bootstrap_options(parser: argparse.ArgumentParser, drawn: str = "sentenc
         seeded: what else the seed is used for
     """
     add_resamples_option(parser, f" of the {drawn}, for the 95%% intervals")
-    help_text = f"seed of the resamples{seeded} (default: %(default)s)"
+    help_text = f"seed of the resamples{seeded}"
     parser.add_argument("--seed", type=seed, default=1, metavar="N", help=help_text)
 
 

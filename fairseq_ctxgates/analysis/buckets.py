@@ -198,8 +198,7 @@ def add_bucket_options(parser: argparse.ArgumentParser, default: str) -> None:
         type=Buckets.parse,
         default=default,
         metavar="LIST",
-        help="the last number of each bucket except the last one: 10,20 means 0 to 10, 11 to 20, and more than 20 "
-        "(default: %(default)s)",
+        help="the last number of each bucket except the last one: 10,20 means 0 to 10, 11 to 20, and more than 20",
     )
     either.add_argument(
         "--bucket-starts",

@@ -42,7 +42,7 @@ from fairseq_ctxgates.analysis.inference import (
     checkpoint_paths,
 )
 from fairseq_ctxgates.analysis.options import add_names_option
-from fairseq_ctxgates.analysis.preceding_context import preceding_stream, reads_preceding
+from fairseq_ctxgates.analysis.preceding_context import has_inter_sentence_gate, preceding_stream
 from fairseq_ctxgates.analysis.report import Result, add_page_option, add_report_options
 from fairseq_ctxgates.analysis.scores import token_log_probs
 from fairseq_ctxgates.analysis.systems import system_names
@@ -56,7 +56,7 @@ from fairseq_ctxgates.inter_sentence.preceding_stream import is_shifted
 
 def check_reads_context(inference: Inference) -> None:
     """Raise UserError unless the model reads preceding sentences, by a gate or by concatenation."""
-    if not (reads_preceding(inference.model) or concatenates(inference)):
+    if not (has_inter_sentence_gate(inference.model) or concatenates(inference)):
         raise UserError(
             f"{inference.path} reads no preceding sentence: give --path a model trained with --arch isg_transformer, "
             f"--inter-sentence-gate or --concatenate-preceding, and this one to --baseline-path"
@@ -80,7 +80,7 @@ def without_context(args: argparse.Namespace, path: str, inference: Inference) -
         baseline = Inference.from_options(args, path=args.baseline_path)
         baseline.check_direction(path, inference.direction)
         return baseline
-    overrides = {"inter_sentence_ablation": "null"} if reads_preceding(inference.model) else {}
+    overrides = {"inter_sentence_ablation": "null"} if has_inter_sentence_gate(inference.model) else {}
     for name in overrides.keys() & args.model_overrides.keys():
         raise UserError(
             f"--model-overrides: cxmi itself sets {name!r} for the scores without context; leave it out, or "

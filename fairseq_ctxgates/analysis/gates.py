@@ -240,7 +240,7 @@ class GateAnalysis(Analysis):
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """The model, the split, the sentence to draw and the files to write."""
         add_inference_options(parser)
-        help_text = f"the sentence to draw, and the first of the page's {PAGE_SENTENCES} sentences, from 1 (default: 1)"
+        help_text = f"the sentence to draw, and the first of the page's {PAGE_SENTENCES} sentences, from 1"
         parser.add_argument("--sentence", type=int, default=1, metavar="N", help=help_text)
         add_file_option(
             parser, "--histogram", f"draw the histogram of all gates to this file ({FORMATS})", metavar="FILE"

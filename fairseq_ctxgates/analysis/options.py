@@ -21,7 +21,7 @@ def add_data_options(parser: argparse.ArgumentParser, data: str, languages: str)
 
 def add_split_option(parser: argparse.ArgumentParser, help_text: str) -> None:
     """Add ``--gen-subset``, named as in ``fairseq-generate``."""
-    parser.add_argument("--gen-subset", default="test", metavar="SPLIT", help=f"{help_text} (default: test)")
+    parser.add_argument("--gen-subset", default="test", metavar="SPLIT", help=help_text)
 
 
 def add_names_option(parser: argparse.ArgumentParser, systems: str, option: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Dict, List, Mapping, Optional, Sequence
 
@@ -68,7 +69,7 @@ class Page:
             for place, token in enumerate(sentence.tokens):
                 value, series = max((values[place], series) for series, values in sentence.values.items())
                 words.append({"token": token, "value": value, "number": sentence.number, "series": series})
-        return sorted(words, key=lambda word: -float(word["value"]))[:TOP]  # type: ignore[arg-type]
+        return sorted(words, key=itemgetter("value"), reverse=True)[:TOP]
 
     def html(self) -> str:
         """The page."""

@@ -16,7 +16,7 @@ from fairseq_ctxgates.inter_sentence.preceding_sentences import PrecedingSentenc
 from fairseq_ctxgates.inter_sentence.preceding_stream import PrecedingStream
 
 
-def reads_preceding(model: TranslationModel) -> bool:
+def has_inter_sentence_gate(model: TranslationModel) -> bool:
     """Whether a model has an inter-sentence gate."""
     return PrecedingSentences.name in required_streams(model)
 
@@ -61,7 +61,7 @@ def preceding_attention(
         if the model reads fewer or they were cut; ends of sentences and separators are left out. None if there are no
         such words, or no attention over them
     """
-    if reads_preceding(inference.model):
+    if has_inter_sentence_gate(inference.model):
         if inter_sentence(inference).options.inter_sentence_ablation in ("random", "null"):
             return None  # there is no attention, or it is over NULL, which has no words
         weights = read_attention(inference, batch)

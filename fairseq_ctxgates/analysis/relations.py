@@ -129,7 +129,7 @@ def self_attention(model: Any, batch: Batch, layer: int) -> Tuple[Tensor, Tensor
     _, weights = encoder_layer.self_attn(
         x, x, x, key_padding_mask=padding_mask, attn_mask=attention_mask, need_weights=True
     )
-    plain, masked = weights.chunk(2)  # see ContextTransformerEncoder.encode
+    plain, masked = weights.chunk(2)  # see ContextTransformerEncoder.run_layers
     return plain, masked
 
 
@@ -212,7 +212,7 @@ class RelationAnalysis(Analysis):
         """The model, the sentence, the layer and the files to write."""
         add_model_options(parser)
         add_split_option(parser, "the split that the sentence is in")
-        parser.add_argument("--sentence", type=int, default=1, metavar="N", help="the sentence, from 1 (default: 1)")
+        parser.add_argument("--sentence", type=int, default=1, metavar="N", help="the sentence, from 1")
         help_text = "the encoder layer, from 1 at the bottom (default: the top one)"
         parser.add_argument("--layer", type=int, metavar="N", help=help_text)
         add_loading_options(parser)

@@ -106,7 +106,7 @@ class Result:
         return "\n".join([*([self.headline] if self.headline else []), tables, *self.footer])
 
     def write(self, args: argparse.Namespace) -> None:
-        """Write the files that the options of :func:`add_report_options` name, and print their paths."""
+        """Write the files that the analysis's :attr:`output_options` name, and print their paths."""
         written: List[Path] = []
         if args.json:
             text = json.dumps(self.report, indent=2, ensure_ascii=False, allow_nan=False)

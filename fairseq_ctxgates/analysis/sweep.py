@@ -301,7 +301,7 @@ class SweepAnalysis(Analysis):
             "--checkpoint",
             default="checkpoint_best.pt",
             metavar="FILE",
-            help="which checkpoint of each run to translate with (default: %(default)s)",
+            help="which checkpoint of each run to translate with",
         )
         add_resamples_option(parser)
         add_reference_options(parser)

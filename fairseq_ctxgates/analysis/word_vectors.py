@@ -144,7 +144,7 @@ def add_vector_options(parser: CommandParser) -> None:
         ("--min-count", 5, "words that occur fewer times get no vector"),
         ("--epochs", 5, "passes over the training text"),
     ):
-        parser.add_argument(name, type=positive, default=default, metavar="N", help=f"{what} (default: {default})")
+        parser.add_argument(name, type=positive, default=default, metavar="N", help=what)
     of_training = ("save_vectors", "dim", "window", "min_count", "epochs")
     parser.add_condition("--train-vectors", lambda args: args.train_vectors, *of_training)
 

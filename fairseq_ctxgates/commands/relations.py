@@ -37,7 +37,7 @@ from fairseq_ctxgates.command_line import (
 )
 from fairseq_ctxgates.commands.workers import add_worker_options, open_workers
 from fairseq_ctxgates.data.data_directory import Split, fingerprint
-from fairseq_ctxgates.data.side_stream_files import Metadata, load_verified_metadata, lock_streams, write_side_streams
+from fairseq_ctxgates.data.side_stream_files import Metadata, lock_streams, verified_metadata, write_side_streams
 from fairseq_ctxgates.data.subwords import GROUPABLE
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import clean_up_on_failure
@@ -313,11 +313,7 @@ def has_same_stream(split: Split, options: Mapping[str, object], digest: Mapping
     Args:
         digest: the fingerprint of the split
     """
-    prefix = split.stream_prefix(Relations.name)
-    try:
-        metadata = load_verified_metadata(prefix)
-    except (OSError, UserError):
-        return False
+    metadata = verified_metadata(split.stream_prefix(Relations.name))
     made = metadata.get("options"), metadata.get("fingerprint")
     return made == (json.loads(json.dumps(options)), digest)
 

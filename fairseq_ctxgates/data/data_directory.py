@@ -48,7 +48,7 @@ class Split:
         prefix = self._find_text(lang)
         if prefix is None:
             if not any(map(self._find_text, (self.source_lang, self.target_lang))):
-                find_split(self.data_dir, self.name, self.source_lang, self.target_lang)
+                find_split(self.data_dir, self.name, self.source_lang, self.target_lang)  # raises, naming the splits
             first, second = self._text_prefixes(lang)
             raise UserError(
                 f"{first}.idx not found (nor {second.name}.idx): "

@@ -152,10 +152,13 @@ def load_metadata(prefix: Path) -> Dict[str, object]:
     return metadata
 
 
-def load_verified_metadata(prefix: Path) -> Dict[str, Any]:
-    """The content of a stream's JSON file; UserError if it or the files beside it are not what was written."""
-    metadata = load_metadata(prefix)
-    check_digest(prefix, metadata)
+def verified_metadata(prefix: Path) -> Dict[str, Any]:
+    """The content of a stream's JSON file; empty if there is no such stream, or its files are not what was written."""
+    try:
+        metadata = load_metadata(prefix)
+        check_digest(prefix, metadata)
+    except (OSError, UserError):
+        return {}
     return metadata
 
 

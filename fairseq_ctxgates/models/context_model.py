@@ -5,20 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 from types import MappingProxyType
-from typing import (
-    Any,
-    ClassVar,
-    Collection,
-    Dict,
-    Mapping,
-    Optional,
-    Protocol,
-    Sequence,
-    Tuple,
-    Type,
-    TypeVar,
-    runtime_checkable,
-)
+from typing import Any, ClassVar, Dict, Mapping, Optional, Sequence, Tuple, Type, TypeVar
 
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import FairseqEncoderDecoderModel, FairseqIncrementalDecoder
@@ -37,14 +24,6 @@ logger = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=Mechanism)
 Extra = Dict[str, Any]  # what a decoder returns beside its features
-
-
-@runtime_checkable
-class LoadsSideStreams(Protocol):
-    """A task that gives a model the side streams which it requires."""
-
-    def required_streams(self) -> Collection[str]:
-        """The names of the streams that the models at hand require."""
 
 
 class ContextDecoder(FairseqIncrementalDecoder):
@@ -219,7 +198,7 @@ class ContextModel(FairseqEncoderDecoderModel):
 
     def check_task(self, task: object) -> None:
         """Raise UserError unless the task can load the side streams that the model requires."""
-        if self.required_streams and not isinstance(task, LoadsSideStreams):
+        if self.required_streams and not hasattr(task, "streams"):
             raise UserError(
                 f"this architecture reads side streams ({', '.join(self.required_streams)}): give --task "
                 f"context_translation, which loads them"

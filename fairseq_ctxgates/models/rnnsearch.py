@@ -35,7 +35,7 @@ from fairseq_ctxgates.modules.deep_output import DeepOutput
 from fairseq_ctxgates.modules.dropout import Dropout
 from fairseq_ctxgates.modules.gated_recurrent_unit import BidirectionalGRU
 from fairseq_ctxgates.modules.linear import replace_linear
-from fairseq_ctxgates.parts import RecurrentWidths, Returned, embed_words
+from fairseq_ctxgates.parts import RecurrentWidths, embed_words
 
 # What the encoder returns; mechanisms add to it.
 RNNSEARCH_ENCODER_OUT = frozenset({"encoder_out", "encoder_padding_mask", "first_backward"})
@@ -227,11 +227,6 @@ class RNNSearchEncoder(FairseqEncoder):
         return int(self.max_source_positions)
 
 
-def stack_steps(returned: Sequence[Returned]) -> Returned:
-    """What a part returned in each step, (rows, width), as one tensor, (target length, rows, width), by name."""
-    return {name: torch.stack([step[name] for step in returned]) for name in returned[0]}
-
-
 def pack(sentences: Sequence[Tensor], padding_idx: int) -> Tuple[Tensor, Tensor, Tensor]:
     """How a recurrent network reads sentences of several lengths, padded on either side, without their padding.
 
@@ -347,8 +342,10 @@ class RNNSearchDecoder(ContextDecoder):
         return self.output_dropout(features), extra
 
     def returned(self, steps: Sequence[Step], names: Collection[str]) -> Dict[str, Dict[int, Tensor]]:
-        """What the parts returned in the steps: for each of these names, by the number of the layer, 1."""
-        found = stack_steps([step.returned for step in steps]) if names else {}
+        """What the parts returned in the steps: for each of these names, (target length, rows, width) by the number of
+        the layer, 1; attention is (1, rows, target length, width)."""
+        known = [name for name in names if name in steps[0].returned]
+        found = {name: torch.stack([step.returned[name] for step in steps]) for name in known}
         for name in self.cell.attentions & found.keys():
             found[name] = found[name].transpose(0, 1).unsqueeze(0)
         return {name: {1: found[name]} if name in found else {} for name in names}

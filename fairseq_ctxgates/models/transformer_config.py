@@ -125,9 +125,9 @@ def transformer_config(flat: FairseqDataclass) -> NestedConfig:
     norm_order = _norm_order(values["decoder_normalize_before"], values["decoder_norm_order"])
     kept = values["decoder_layers_to_keep"]
     num_layers = len(kept.split(",")) if kept else values["decoder_layers"]
-    mechanisms = build_mechanisms(all_mechanisms(), TRANSFORMER, Namespace(**values), num_layers)
+    mechanisms, unread_options = build_mechanisms(all_mechanisms(), TRANSFORMER, Namespace(**values), num_layers)
     cfg: NestedConfig = NestedConfig.from_namespace(Namespace(**values))
-    cfg.mechanisms, cfg.unread_options = mechanisms
+    cfg.mechanisms, cfg.unread_options = mechanisms, unread_options
     cfg.decoder_norm_order = norm_order
     return cfg
 

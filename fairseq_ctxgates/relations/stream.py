@@ -16,7 +16,7 @@ from fairseq_ctxgates.compat import MMapIndexedDataset
 from fairseq_ctxgates.configuration import as_flag
 from fairseq_ctxgates.data.data_directory import Split, find_splits, first_data_dir
 from fairseq_ctxgates.data.side_stream import Batch, Rows, SideStream, TaskOptions
-from fairseq_ctxgates.data.side_stream_files import load_metadata, load_verified_metadata
+from fairseq_ctxgates.data.side_stream_files import load_metadata, verified_metadata
 from fairseq_ctxgates.data.subwords import check_subwords
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations.extraction.build import ExtractionOptions, ServerOptions, get_extractor
@@ -136,11 +136,7 @@ class Relations(SideStream[RelationsConfig]):
     @classmethod
     def _options_of(cls, split: Split) -> Dict[str, Any]:
         """The options that a split's stream was made with, if the stream is whole; otherwise none."""
-        try:
-            metadata: Dict[str, Any] = load_verified_metadata(split.stream_prefix(cls.name))
-        except (UserError, OSError):
-            return {}
-        options: Dict[str, Any] = metadata.get("options", {})
+        options: Dict[str, Any] = verified_metadata(split.stream_prefix(cls.name)).get("options", {})
         return options
 
     @classmethod

@@ -11,7 +11,6 @@ from fairseq.models import BaseFairseqModel
 from torch import Tensor
 
 from fairseq_ctxgates.compat import EnsembleModelWithAlignment, SequenceGeneratorWithAlignment
-from fairseq_ctxgates.configuration import plain
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.models.context_model import ContextModel
 
@@ -26,9 +25,10 @@ def wanted_alignment(args: Any, post_process: Optional[str]) -> Optional[str]:
     Raises:
         UserError: ``--replace-unk`` cannot be combined with another of the options.
     """
-    printed = plain(getattr(args, "print_alignment", None)) or None
+    given = getattr(args, "print_alignment", None)
+    printed = str(given) if given else None
     if getattr(args, "replace_unk", None) is None:
-        return printed  # type: ignore[return-value]
+        return printed
     reasons = {
         "--score-reference": getattr(args, "score_reference", False),  # there is no translation
         "--print-alignment soft": printed == "soft",  # one source word replaces a target word

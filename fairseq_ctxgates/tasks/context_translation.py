@@ -7,19 +7,19 @@ import math
 from dataclasses import dataclass, make_dataclass
 from itertools import count, takewhile
 from pathlib import Path
-from typing import AbstractSet, Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
+from typing import AbstractSet, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from fairseq import utils
 from fairseq.criterions import FairseqCriterion
-from fairseq.data import Dictionary
+from fairseq.data import Dictionary, FairseqDataset
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import BaseFairseqModel
 from fairseq.tasks import register_task
 from omegaconf import II
-from torch import Tensor, distributed
+from torch import Tensor
 
 from fairseq_ctxgates.allocator import keep_freed_memory
-from fairseq_ctxgates.compat import SequenceScorer, TranslationConfig, TranslationTask
+from fairseq_ctxgates.compat import SequenceScorer, TranslationConfig, TranslationTask, distributed_utils
 from fairseq_ctxgates.configuration import as_flag, as_given
 from fairseq_ctxgates.data.data_directory import Split
 from fairseq_ctxgates.data.side_stream_dataset import SideStreamDataset
@@ -81,7 +81,7 @@ class ContextTranslationTask(TranslationTask):
         self._trains = False  # whether the last model was built to be trained
         self._has_criterion = False  # whether the command is fairseq-train or fairseq-validate
         self._model_options: List[ModelOptions] = []
-        self._training_data: Optional[SideStreamDataset] = None
+        self._training_data: Optional[FairseqDataset] = None
         self._saved_options = SavedOptions(cfg, ContextTranslationConfig, SAVED_OPTIONS)
         self._loads: Dict[str, Callable[[], None]] = {}  # how splits other than train were loaded
         self._workers = LoaderWorkers()
@@ -113,7 +113,7 @@ class ContextTranslationTask(TranslationTask):
                     if lang == self.cfg.source_lang or part.has(lang):
                         part.load_language(lang)
         super().load_dataset(split, epoch, combine, **kwargs)
-        if is_train and self._training_data is None and _is_first_process():
+        if is_train and self._training_data is None and distributed_utils.get_global_rank() == 0:
             for model in self.streams.models:
                 model.check_training_data(parts)
         self.datasets[split] = self.streams.join_to(self.datasets[split], parts, split, is_train)
@@ -162,10 +162,6 @@ class ContextTranslationTask(TranslationTask):
         for name in sorted(names):
             if getattr(self.cfg, name) != getattr(_DEFAULTS, name):
                 raise UserError(f"{as_flag(name)} is for {command}: here it would do nothing, leave it out")
-
-    def required_streams(self) -> Set[str]:
-        """The names of the streams that the task's models require, whatever the options say."""
-        return self.streams.required()
 
     def state_dict(self) -> Dict[str, Any]:
         """What a checkpoint keeps of the task: the options that its model's input depends on."""
@@ -256,12 +252,12 @@ class ContextTranslationTask(TranslationTask):
         InputOptions(self.streams.input_options()).attach(model)
         return model
 
-    def can_reuse_epoch_itr(self, dataset: SideStreamDataset) -> bool:
+    def can_reuse_epoch_itr(self, dataset: FairseqDataset) -> bool:
         """Always false: batches are seeded by the epoch in which they are made. Because they are made anew in each
         epoch, a resumed run has the same batches."""
         return False
 
-    def get_batch_iterator(self, dataset: Any, *args: Any, required_batch_size_multiple: int = 1, **kwargs: Any) -> Any:
+    def get_batch_iterator(self, dataset: FairseqDataset, *args: Any, **kwargs: Any) -> Any:
         """As fairseq's, but only training data are cut to a multiple of ``--required-batch-size-multiple``.
 
         Raises:
@@ -276,8 +272,7 @@ class ContextTranslationTask(TranslationTask):
                 dataset.is_translated = self._is_translating or self.cfg.eval_bleu
         if dataset is not self._training_data:
             # fairseq's main branch drops what exceeds a multiple (fairseq's issue 5036), but no line may be dropped.
-            required_batch_size_multiple = 1
-        kwargs["required_batch_size_multiple"] = required_batch_size_multiple
+            kwargs["required_batch_size_multiple"] = 1
         self._workers.end_before(dataset)
         iterator = super().get_batch_iterator(dataset, *args, **kwargs)
         self._workers.watch(iterator)
@@ -347,11 +342,6 @@ class ContextTranslationTask(TranslationTask):
         overrides = ast.literal_eval(self.cfg.model_overrides or "{}")
         refuse_unread_overrides(overrides, self._model_options, overridable)
         self.streams.check(self._trains)
-
-
-def _is_first_process() -> bool:
-    """Whether this is the only process of a training, or the first of several."""
-    return not distributed.is_available() or not distributed.is_initialized() or distributed.get_rank() == 0
 
 
 def _check_trainable(model: ContextModel) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from dataclasses import fields
-from typing import Any, List, Optional, Sequence, Set, Tuple, Type
+from typing import List, Optional, Sequence, Set, Tuple, Type
 
 import numpy as np
-from fairseq.data import Dictionary, LanguagePairDataset
+from fairseq.data import Dictionary, FairseqDataset, LanguagePairDataset
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import BaseFairseqModel
 from torch import Tensor
@@ -80,7 +80,9 @@ class TaskStreams:
         contexts = (stream.preceding_target(self.options_of(stream), dictionary) for stream in self.wanted())
         return next((context for context in contexts if context is not None), None)
 
-    def join_to(self, dataset: LanguagePairDataset, splits: Sequence[Split], name: str, is_train: bool) -> Any:
+    def join_to(
+        self, dataset: LanguagePairDataset, splits: Sequence[Split], name: str, is_train: bool
+    ) -> FairseqDataset:
         """A dataset with its streams, or the dataset itself if no stream is wanted.
 
         Args:

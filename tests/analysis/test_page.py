@@ -23,7 +23,7 @@ from fairseq_ctxgates.analysis.gate_statistics import LABEL_NAMES
 from fairseq_ctxgates.analysis.gates import read_gates
 from fairseq_ctxgates.analysis.inference import Inference
 from fairseq_ctxgates.analysis.page import Page, PageSentence
-from fairseq_ctxgates.analysis.preceding_context import reads_preceding
+from fairseq_ctxgates.analysis.preceding_context import has_inter_sentence_gate
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE
 from fairseq_ctxgates.data.data_directory import Split
 from tests.helpers.documents import SHORT, TEXT
@@ -135,7 +135,7 @@ def run(folder: Path, name: str, data: Path, *options: Any) -> Dict[str, Any]:
 def attention_over(inference: Inference, number: int, words: int) -> np.ndarray:
     """A model's attention over the first words that it reads, those of the preceding sentence."""
     batch = inference.sentence("test", number)
-    if reads_preceding(inference.model):
+    if has_inter_sentence_gate(inference.model):
         of_layers = read_attention(inference, batch).values()
         attention = torch.stack([weights[:, 0].mean(dim=0) for weights in of_layers]).mean(dim=0)
     else:

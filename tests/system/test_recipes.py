@@ -106,7 +106,7 @@ def check_training(args: Any) -> Any:
         "relation": getattr(args, "load_relations", False),
     }
     assert isinstance(model, ContextModel) or args.arch in ("transformer", "transformer_iwslt_de_en")
-    assert task.required_streams() == {name for name, is_loaded in loaded.items() if is_loaded}
+    assert task.streams.required() == {name for name, is_loaded in loaded.items() if is_loaded}
     if getattr(args, "regularized_layers", None):
         parse_layers(args.regularized_layers, len(model.decoder.returnable), "--regularized-layers")
     return model
