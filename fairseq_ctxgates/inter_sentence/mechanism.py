@@ -44,7 +44,7 @@ class InterSentenceGateConfig(FairseqDataclass):
         default=0.0,
         metadata={
             "help": "initial bias b of the inter-sentence gate: at 0 the preceding sentence begins with half of the "
-            "weight, at -3 with a twentieth"
+            "weight on average, at -3 with a twentieth"
         },
     )
     inter_sentence_context: int = field(
