@@ -16,6 +16,7 @@ import pytest
 # pytest-xdist that hands out the tests.
 if TYPE_CHECKING:
     from fairseq_ctxgates.relations.extraction.corenlp_server import ManagedServer
+    from tests.helpers.extractors import StubExtractor
     from tests.helpers.trained import Trained
     from warm_python import WarmPython
 
@@ -184,6 +185,16 @@ def trained_on_documents(documents: Path, tmp_path_factory: pytest.TempPathFacto
     from tests.helpers.documents import train_on_documents
 
     return train_on_documents(documents, tmp_path_factory.mktemp("trained_on_documents"))
+
+
+@pytest.fixture
+def extractor() -> Iterator[StubExtractor]:
+    """An extractor in place of every parser."""
+    from tests.helpers.extractors import StubExtractor, parsing_by
+
+    made = StubExtractor()
+    with parsing_by(made):
+        yield made
 
 
 @pytest.fixture(scope="session")

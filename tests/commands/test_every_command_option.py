@@ -30,8 +30,6 @@ from fairseq_ctxgates.commands import (
     relations,
 )
 from fairseq_ctxgates.data.data_directory import Split
-from fairseq_ctxgates.relations.extraction import build
-from fairseq_ctxgates.relations.extraction.extractor import RelationExtractor, RelationTuple
 from fairseq_ctxgates.relations.mask import pack_tuples
 from tests.helpers.documents import COMMON, DOCUMENTS, TEXT
 from tests.helpers.fairseq_commands import GATED, SMOOTHED, train, write_relations
@@ -235,13 +233,6 @@ def test_the_error_names_the_option_and_what_it_needs(
 # --- what a command reads
 
 
-class FirstWords(RelationExtractor):
-    """In place of a parser: the first two words of each sentence are a tuple."""
-
-    def parse(self, sentences: Any) -> Any:
-        return [(list(words), [RelationTuple([0], [1], [])] if len(words) > 1 else []) for words in sentences]
-
-
 @pytest.fixture(scope="module")
 def place(trained_on_documents: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the files that the command lines name."""
@@ -330,6 +321,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Set[str]:
     return names
 
 
+@pytest.mark.usefixtures("extractor")
 @pytest.mark.parametrize(("command", "line"), LINES, ids=[" ".join(case) for case in LINES])
 def test_every_option_that_is_not_refused_is_read(
     place: Path, tmp_path: Path, read: Set[str], command: str, line: str, monkeypatch: pytest.MonkeyPatch
@@ -340,7 +332,6 @@ def test_every_option_that_is_not_refused_is_read(
     read.clear()
     folder = shutil.copytree(place, tmp_path / "place")
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(build, "build_extractor", lambda *_: FirstWords())
     monkeypatch.setattr(sweep, "fairseq", pretend_to_train)
     ctxgates.main([*command.split(), *line.split()])
     assert options_of(parser) - refused - read - NOT_BY_NAME.keys() == set()

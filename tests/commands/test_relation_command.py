@@ -9,7 +9,7 @@ import os
 import signal
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Sequence
 
 import numpy as np
 import pytest
@@ -19,10 +19,10 @@ from fairseq_ctxgates.commands.relations import main
 from fairseq_ctxgates.data.data_directory import load_rows
 from fairseq_ctxgates.data.side_stream_files import SideStreamWriter
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.relations.extraction import build, shards
-from fairseq_ctxgates.relations.extraction.extractor import NotParsed, RelationExtractor, RelationTuple
+from fairseq_ctxgates.relations.extraction import shards
 from fairseq_ctxgates.relations.mask import END_OF_TUPLE
 from tests.helpers.corpus import binarize
+from tests.helpers.extractors import StubExtractor
 from tests.helpers.files import files_of
 
 SOURCES = [
@@ -50,33 +50,13 @@ def make_data(folder: Path, **sources: Sequence[str]) -> Path:
     return folder
 
 
-class FirstAndLast(RelationExtractor):
-    """Of each sentence of three words and more: the first, the second, and all but the last one after it."""
-
-    def __init__(self) -> None:
-        self.sent: List[str] = []
-        self.is_closed = False
-
-    def parse(self, sentences: Sequence[Sequence[str]]) -> List[Tuple[List[str], List[RelationTuple]]]:
-        if any("BAD" in words for words in sentences):
-            raise NotParsed("bad")
-        self.sent += [" ".join(words) for words in sentences]
-        return [
-            (list(words), [RelationTuple([0], [1], list(range(2, len(words) - 1)))] if len(words) > 2 else [])
-            for words in sentences
-        ]
-
-    def close(self) -> None:
-        self.is_closed = True
-
-
 @pytest.fixture
-def parser(monkeypatch: pytest.MonkeyPatch) -> FirstAndLast:
-    """In place of the extractors by name."""
-    made = FirstAndLast()
-    monkeypatch.setattr(build, "build_extractor", lambda *arguments: made)
+def parser(extractor: StubExtractor, monkeypatch: pytest.MonkeyPatch) -> StubExtractor:
+    """Finds in each sentence of three words and more all but the last one; fails where one is BAD."""
+    extractor.find = lambda words: [list(range(len(words) - 1))] if len(words) > 2 else []
+    extractor.fails = lambda text: "BAD" in text.split()
     monkeypatch.setattr(shards, "SHARD_SENTENCES", 2)
-    return made
+    return extractor
 
 
 def run(data: Any, *options: Any) -> None:
@@ -137,14 +117,14 @@ def test_every_split_gets_its_tuples_as_positions_of_tokens(data, parser, capsys
 
 def test_sentences_that_are_the_same_are_parsed_once(data, parser):
     run(data)
-    assert sorted(parser.sent) == sorted(["the farmers buy lamps .", "rain falls .", '" no "', "they buy lamps ."])
+    assert sorted(parser.parsed) == sorted(["the farmers buy lamps .", "rain falls .", '" no "', "they buy lamps ."])
     assert parser.is_closed
 
 
 def test_under_the_name_ctxgates_and_in_the_other_direction(data, parser):
     ctxgates.main(["relations", str(data), "-s", "en", "-t", "de"])
     assert tuples_of(data, pair="en-de") == [[]] * 5
-    assert parser.sent == ["t"]
+    assert parser.parsed == ["t"]
 
 
 def test_several_data_directories(data, tmp_path, parser, capsys):
@@ -152,7 +132,7 @@ def test_several_data_directories(data, tmp_path, parser, capsys):
     run(f"{data}:{other}", "--dump", f"{tmp_path / '1'}:{tmp_path / '2'}")
     assert tuples_of(data) == TRAIN_TUPLES
     assert tuples_of(other) == [[[0, 1]], [[0, 1, 2]]]
-    assert parser.sent.count("rain falls .") == 1
+    assert parser.parsed.count("rain falls .") == 1
     assert len((tmp_path / "1").read_text().splitlines()) == 8
     assert len((tmp_path / "2").read_text().splitlines()) == 2
 
@@ -184,7 +164,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(data, tmp_path, parser, mon
     """Nothing is written before all is done, nothing is parsed twice, and the result is the same byte for byte."""
     whole = make_data(tmp_path / "whole", train=SOURCES, valid=VALID)
     run(whole)
-    parser.sent.clear()
+    parser.parsed.clear()
     before, extract_shard, done = files_of(data), shards.extract_shard, []
 
     def stopped(shard: shards.Shard, **given: Any) -> shards.Outcome:
@@ -212,7 +192,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(data, tmp_path, parser, mon
 
     capsys.readouterr()
     run(data)
-    assert len(parser.sent) == len(set(parser.sent)) == 4
+    assert len(parser.parsed) == len(set(parser.parsed)) == 4
     assert not folder.exists()
     for name, content in files_of(whole).items():
         assert files_of(data)[name] == content
@@ -235,9 +215,9 @@ def test_work_with_other_options_or_data_is_not_taken_up(data, parser, monkeypat
         patch.setattr("fairseq_ctxgates.commands.relations.write_streams", interrupted)
         run(data)
     (folder,) = data.glob(".relation.*")
-    parser.sent.clear()
+    parser.parsed.clear()
     run(data, "--corenlp-property", "depparse.model=other")
-    assert "the farmers buy lamps ." in parser.sent
+    assert "the farmers buy lamps ." in parser.parsed
     assert f"{folder}: shards of an interrupted run" in capsys.readouterr().out
     assert folder.exists()
 
@@ -285,23 +265,23 @@ def test_a_test_set_that_is_added_is_parsed_alone(tmp_path, parser, capsys):
     before = files_of(data)
     for path in later.iterdir():
         path.rename(data / path.name)
-    parser.sent.clear()
+    parser.parsed.clear()
     capsys.readouterr()
     run(data)
     printed = capsys.readouterr().out
-    assert parser.sent == ["farmers like rain ."]
+    assert parser.parsed == ["farmers like rain ."]
     assert "test.relation.de-en" in reported(printed)
     for split in ("train", "valid"):
         assert f"{data}/{split}.relation.de-en: kept, made before with the same options" in printed
     assert {name: files_of(data)[name] for name in before} == before
     run(data)
-    assert parser.sent == ["farmers like rain ."]
+    assert parser.parsed == ["farmers like rain ."]
 
 
 @pytest.mark.parametrize("change", ["other options", "a damaged stream", "a removed JSON file", "a dump"])
 def test_what_is_not_the_same_is_parsed_again(data, tmp_path, parser, change):
     run(data)
-    parser.sent.clear()
+    parser.parsed.clear()
     if change == "a damaged stream":
         with open(data / "train.relation.de-en.bin", "ab") as file:
             file.write(b"x")
@@ -309,7 +289,7 @@ def test_what_is_not_the_same_is_parsed_again(data, tmp_path, parser, change):
         (data / "train.relation.de-en.json").unlink()
     options = {"other options": ["--corenlp-property", "threads=1"], "a dump": ["--dump", tmp_path / "dump"]}
     run(data, *options.get(change, []))
-    assert len(parser.sent) >= 3
+    assert len(parser.parsed) >= 3
     assert tuples_of(data)[0]
 
 

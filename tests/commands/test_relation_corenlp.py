@@ -22,9 +22,9 @@ import ctxgates
 from fairseq_ctxgates.commands import relations as command
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations.extraction import corenlp_server, shards
-from fairseq_ctxgates.relations.extraction.build import build_extractor
 from fairseq_ctxgates.relations.extraction.extractor import RelationExtractor, relations_of_tokens
 from tests.helpers.corpus import binarize
+from tests.helpers.extractors import make_extractor
 
 # Sentences and the tuples that OpenIE finds, each read word by word, "subject | relation | object".
 ENGLISH: Dict[str, List[str]] = {
@@ -83,7 +83,7 @@ def tuples_in_words(extractor: RelationExtractor, sentences: Sequence[str]) -> L
 
 
 def test_tuples_of_english_sentences_word_by_word(corenlp_url):
-    with build_extractor("corenlp-openie", "en", [corenlp_url]) as extractor:
+    with make_extractor("corenlp-openie", "en", [corenlp_url]) as extractor:
         assert dict(zip(ENGLISH, tuples_in_words(extractor, list(ENGLISH)))) == ENGLISH
         assert extractor.extract(["John ate a large , red apple .".split()]) == [
             [[0, 1, 3, 5, 6], [0, 1, 3, 6], [0, 1, 5, 6], [0, 1, 6]]  # neither "a" nor the comma
@@ -91,14 +91,14 @@ def test_tuples_of_english_sentences_word_by_word(corenlp_url):
 
 
 def test_tuples_of_german_sentences_from_dependencies(corenlp_url):
-    with build_extractor("corenlp-dependencies", "de", [corenlp_url]) as extractor:
+    with make_extractor("corenlp-dependencies", "de", [corenlp_url]) as extractor:
         assert dict(zip(GERMAN, tuples_in_words(extractor, list(GERMAN)))) == GERMAN
 
 
 def test_tuples_of_subwords_and_escapes(corenlp_url):
     """The dog's owner, as Moses and subword-nmt leave him."""
     row = "the d@@ og &apos;s ow@@ ner buys f@@ resh &quot; app@@ les &quot; .".split()
-    with build_extractor("corenlp-openie", "en", [corenlp_url]) as extractor:
+    with make_extractor("corenlp-openie", "en", [corenlp_url]) as extractor:
         (groups,) = relations_of_tokens(extractor, [row], "subword_nmt")
         (words,) = extractor.extract(['the dog \'s owner buys fresh " apples " .'.split()])
     assert words and [1, 2, 3, 4, 7] in words  # dog 's owner buys apples
@@ -121,7 +121,7 @@ def test_odd_sentences_move_nothing_to_another_row(corenlp_url):
     ]
     usual = [list(sentence.split()) for sentence in list(ENGLISH)[: len(odd)]]
     mixed = [words for pair in zip(odd, usual) for words in pair]
-    with build_extractor("corenlp-openie", "en", [corenlp_url]) as extractor:
+    with make_extractor("corenlp-openie", "en", [corenlp_url]) as extractor:
         found = extractor.extract(mixed)
         assert found[1::2] == extractor.extract(usual)
     of_odd = found[::2]
@@ -135,16 +135,16 @@ def test_odd_sentences_move_nothing_to_another_row(corenlp_url):
 def test_a_word_that_comes_back_changed_has_no_position(corenlp_url):
     """With a tokenizer of its own the server makes two words of "$5", and all after it would shift."""
     sentences = [SHORT.split(), "The old farmer sells $5 apples .".split(), "Cats are animals .".split()]
-    with build_extractor("corenlp-openie", "en", [corenlp_url]) as extractor:
+    with make_extractor("corenlp-openie", "en", [corenlp_url]) as extractor:
         expected = extractor.extract(sentences)
     assert all(expected)
-    properties = {"tokenize.whitespace": "false"}
-    with build_extractor("corenlp-openie", "en", [corenlp_url], properties=properties) as extractor:
+    properties = [("tokenize.whitespace", "false")]
+    with make_extractor("corenlp-openie", "en", [corenlp_url], properties=properties) as extractor:
         assert extractor.extract(sentences) == [expected[0], None, expected[2]]
 
 
 def test_a_sentence_that_takes_too_long_is_given_up(corenlp_url):
-    with build_extractor("corenlp-openie", "en", [corenlp_url], timeout=6) as extractor:
+    with make_extractor("corenlp-openie", "en", [corenlp_url], timeout=6) as extractor:
         start = time.monotonic()
         first, endless, last = extractor.extract([SHORT.split(), ENDLESS.split(), "Cats are animals .".split()])
         assert time.monotonic() - start < 30
@@ -154,7 +154,7 @@ def test_a_sentence_that_takes_too_long_is_given_up(corenlp_url):
 def test_a_language_that_the_server_has_no_models_for(corenlp_url):
     """It would take the English ones and say nothing."""
     with pytest.raises(UserError, match=r"has no models for italian: add their jar, .*models-italian.jar"):
-        build_extractor("corenlp-dependencies", "it", [corenlp_url])
+        make_extractor("corenlp-dependencies", "it", [corenlp_url])
 
 
 @pytest.mark.slow
@@ -162,10 +162,10 @@ def test_a_server_killed_in_the_middle_is_started_again(corenlp_url, monkeypatch
     """``corenlp_url`` says that CoreNLP is there, and what is expected."""
     monkeypatch.setattr(RelationExtractor, "sentences_at_once", 5)
     sentences = [f"The farmer sells {number} apples .".split() for number in range(12)]
-    with build_extractor("corenlp-dependencies", "en", [corenlp_url]) as extractor:
+    with make_extractor("corenlp-dependencies", "en", [corenlp_url]) as extractor:
         expected = extractor.extract(sentences)
     assert all(expected)
-    with build_extractor("corenlp-dependencies", "en", memory="2G") as extractor:
+    with make_extractor("corenlp-dependencies", "en", memory="2G") as extractor:
         (server,) = extractor._servers
         annotate, requests = server.annotate, []
 
@@ -221,14 +221,14 @@ def passing_on(url: str, dropped: Container[int]) -> Iterator[str]:
 def test_a_lost_server_that_comes_back_and_one_that_others_stand_in_for(corenlp_url, monkeypatch, caplog):
     monkeypatch.setattr(RelationExtractor, "sentences_at_once", 5)
     sentences = [f"The farmer sells {number} apples .".split() for number in range(12)]
-    with build_extractor("corenlp-dependencies", "en", [corenlp_url]) as extractor:
+    with make_extractor("corenlp-dependencies", "en", [corenlp_url]) as extractor:
         expected = extractor.extract(sentences)
     assert all(expected)
-    with passing_on(corenlp_url, {2}) as url, build_extractor("corenlp-dependencies", "en", [url]) as extractor:
+    with passing_on(corenlp_url, {2}) as url, make_extractor("corenlp-dependencies", "en", [url]) as extractor:
         assert extractor.extract(sentences) == expected
     assert "is lost" not in caplog.text
     with passing_on(corenlp_url, range(2, 999)) as url:
-        with build_extractor("corenlp-dependencies", "en", [url, corenlp_url]) as extractor:
+        with make_extractor("corenlp-dependencies", "en", [url, corenlp_url]) as extractor:
             assert extractor.extract(sentences) == expected
     assert f"the CoreNLP server at {url} is lost" in caplog.text
 
@@ -238,7 +238,7 @@ def test_an_address_where_no_server_answers(monkeypatch):
     with pytest.raises(
         UserError, match=r"no CoreNLP server answers at http://localhost:1 \(/ping: ConnectionError\); start one"
     ):
-        build_extractor("corenlp-openie", "en", ["http://localhost:1/"])
+        make_extractor("corenlp-openie", "en", ["http://localhost:1/"])
 
 
 @pytest.mark.process
@@ -248,13 +248,13 @@ def test_a_server_that_is_none_of_corenlps(tmp_path):
     with ThreadingHTTPServer(("localhost", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         with pytest.raises(UserError, match=r"at http://localhost:\d+ cannot be used as a CoreNLP server, .*501"):
-            build_extractor("corenlp-openie", "en", [f"http://localhost:{server.server_port}"])
+            make_extractor("corenlp-openie", "en", [f"http://localhost:{server.server_port}"])
         server.shutdown()
 
 
 def test_a_server_that_does_not_start(corenlp_url):
     with pytest.raises(UserError, match="the CoreNLP server does not start; the end of its log: .*heap"):
-        build_extractor("corenlp-openie", "en", memory="1K")
+        make_extractor("corenlp-openie", "en", memory="1K")
 
 
 @pytest.mark.slow

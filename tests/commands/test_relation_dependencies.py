@@ -11,8 +11,8 @@ from stanza import DownloadMethod
 from stanza.models.common.doc import Document
 
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.relations.extraction.build import build_extractor
 from fairseq_ctxgates.relations.extraction.dependencies import DependencyTree, tuples_of_tree
+from tests.helpers.extractors import make_extractor
 
 # Word, head (counted from 1, 0 for the root), relation
 TREES = {
@@ -109,7 +109,7 @@ class Pipeline:
 
 def test_a_stanza_pipeline(monkeypatch):
     monkeypatch.setattr("stanza.Pipeline", Pipeline)
-    with build_extractor("stanza", "de") as extractor:
+    with make_extractor("stanza", "de") as extractor:
         found = extractor.extract([["Hunde", "jagen", "Katzen"], [], ["Kaese", "mag", "Maria"], ["Hunde", "BAD"]])
     assert found == [[[0, 1, 2]], [], None, None]  # the third came back as other words, the fourth failed
     assert [len(request) for request in extractor._pipeline.requests] == [3, 1, 1, 1]
@@ -118,4 +118,4 @@ def test_a_stanza_pipeline(monkeypatch):
 def test_a_language_that_stanza_has_no_models_for(monkeypatch):
     monkeypatch.setattr("stanza.Pipeline", Pipeline)
     with pytest.raises(UserError, match=r"no models for 'xx'.*resources.json.*stanza.download\(\"xx\"\)"):
-        build_extractor("stanza", "xx")
+        make_extractor("stanza", "xx")

@@ -8,7 +8,6 @@ import pytest
 
 from fairseq_ctxgates.data.data_directory import find_splits
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.relations.extraction.build import build_extractor
 from fairseq_ctxgates.relations.extraction.corpus import SourceText, find_distinct_sentences
 from fairseq_ctxgates.relations.extraction.extractor import (
     NotParsed,
@@ -18,6 +17,7 @@ from fairseq_ctxgates.relations.extraction.extractor import (
 )
 from fairseq_ctxgates.relations.extraction.words import words_of_tokens
 from tests.helpers.corpus import binarize
+from tests.helpers.extractors import StubExtractor, make_extractor
 
 
 @pytest.mark.parametrize(
@@ -129,13 +129,10 @@ def test_requests_are_limited_and_empty_sentences_are_not_sent():
 
 
 def test_tuples_come_in_order_of_their_positions():
-    class Unordered(RelationExtractor):
-        def parse(self, sentences):
-            tuples = [RelationTuple([1], [2], [3]), RelationTuple([0], [2], [3]), RelationTuple([0], [1], [3])]
-            return [(list(words), tuples) for words in sentences]
-
-    ((first, second, third),) = Unordered().extract_tuples([["a", "b", "c", "d"]])
-    assert (first, second, third) == (([0], [1], [3]), ([0], [2], [3]), ([1], [2], [3]))
+    unordered = StubExtractor(lambda words: [[1, 2, 3], [0, 2, 3], [0, 1, 3]])
+    assert unordered.extract_tuples([["a", "b", "c", "d"]]) == [
+        [([0], [1], [3]), ([0], [2], [3]), ([1], [2], [3])],
+    ]
 
 
 # Binarized data
@@ -236,4 +233,4 @@ def test_a_dictionary_of_other_data(tmp_path):
 )
 def test_extractors_that_do_not_go_together_with_the_options(arguments, message):
     with pytest.raises(UserError, match=message):
-        build_extractor(*arguments)
+        make_extractor(*arguments)

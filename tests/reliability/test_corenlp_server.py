@@ -15,8 +15,8 @@ import requests
 
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations.extraction import build
-from fairseq_ctxgates.relations.extraction.build import build_extractor
 from fairseq_ctxgates.relations.extraction.corenlp_server import SPLIT_ONLY, ExternalServer, ManagedServer
+from tests.helpers.extractors import make_extractor
 
 CONTEXTS = ["/", "/tokensregex?pattern=a", "/semgrex?pattern=a", "/tregex?pattern=a", "/scenegraph", "/shutdown?key=a"]
 NO_MODELS = {**SPLIT_ONLY, "pipelineLanguage": "english"}  # so that a server starts quickly
@@ -57,22 +57,22 @@ def test_a_server_of_the_users_own_with_a_password(
     assert corenlp_server.credentials is not None
     user, password = corenlp_server.credentials
     assert f"//{user}:{password}@" in corenlp_url
-    with build_extractor("corenlp-openie", "en", [corenlp_url]) as extractor:
+    with make_extractor("corenlp-openie", "en", [corenlp_url]) as extractor:
         expected = extractor.extract([SENTENCE.split()])
     assert expected[0]
 
     with pytest.raises(UserError, match=r"at http://localhost:\d+ cannot be used: .*401.*user:password@"):
-        build_extractor("corenlp-openie", "en", [corenlp_server.url])
+        make_extractor("corenlp-openie", "en", [corenlp_server.url])
     wrong = corenlp_url.replace(password, "false")
     with pytest.raises(UserError, match=r"at http://localhost:\d+ cannot be used: .*401.*user:password@") as refusal:
-        build_extractor("corenlp-openie", "en", [wrong])
+        make_extractor("corenlp-openie", "en", [wrong])
     assert "false" not in str(refusal.value)
 
     netrc = tmp_path / "netrc"
     netrc.write_text(f"machine localhost login {user} password {password}\n")
     netrc.chmod(0o600)
     monkeypatch.setenv("NETRC", str(netrc))
-    with build_extractor("corenlp-openie", "en", [corenlp_server.url]) as extractor:
+    with make_extractor("corenlp-openie", "en", [corenlp_server.url]) as extractor:
         assert extractor.extract([SENTENCE.split()]) == expected
 
 
@@ -86,9 +86,9 @@ def test_the_password_of_an_address_may_hold_any_character() -> None:
 @pytest.mark.parametrize("address", ["localhost:9000", "http://", "ftp://localhost:9000", "http://localhost:port"])
 def test_an_address_that_is_none(address: str) -> None:
     with pytest.raises(UserError, match=f"--corenlp-url {address} is not an address such as http://localhost:9000"):
-        build_extractor("corenlp-openie", "en", [address])
+        make_extractor("corenlp-openie", "en", [address])
     with pytest.raises(UserError, match="--corenlp-url localhost:port is not an address such as http://localhost:9000"):
-        build_extractor("corenlp-openie", "en", ["http://user:password@localhost:port"])
+        make_extractor("corenlp-openie", "en", ["http://user:password@localhost:port"])
 
 
 def test_a_closed_server_takes_no_requests() -> None:
@@ -171,5 +171,5 @@ def test_no_file_is_left_when_it_does_not_start(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(UserError, match="the CoreNLP server does not start; the end of its log: .*heap"):
-        build_extractor("corenlp-openie", "en", memory="1K")
+        make_extractor("corenlp-openie", "en", memory="1K")
     assert not list(tmp_path.iterdir())

@@ -18,8 +18,7 @@ from stanza.protobuf import Document, writeToDelimitedString
 from fairseq_ctxgates.commands import relations
 from fairseq_ctxgates.commands.relations import main
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.relations.extraction import build, corenlp_server, shards
-from fairseq_ctxgates.relations.extraction.build import build_extractor
+from fairseq_ctxgates.relations.extraction import corenlp_server, shards
 from fairseq_ctxgates.relations.extraction.corenlp import CoreNLPExtractor
 from fairseq_ctxgates.relations.extraction.corenlp_server import (
     CoreNLPServer,
@@ -31,37 +30,19 @@ from fairseq_ctxgates.relations.extraction.extractor import (
     FAILURES_IN_A_ROW,
     MAX_WORDS,
     NotParsed,
-    RelationExtractor,
     RelationTuple,
 )
 from tests.helpers.corpus import binarize
+from tests.helpers.extractors import StubExtractor, make_extractor
 
 SENTENCES = [f"farmer {number} sells apples ." for number in range(60)]
 
 
-class Parser(RelationExtractor):
-    """Finds the first two words of each sentence. ``fails`` says of which sentences it cannot parse."""
-
-    sentences_at_once = 7
-
-    def __init__(self) -> None:
-        self.parsed: List[str] = []
-        self.fails: Callable[[str], bool] = lambda text: False
-
-    def parse(self, sentences: Sequence[Sequence[str]]) -> List[Tuple[List[str], List[RelationTuple]]]:
-        texts = [" ".join(words) for words in sentences]
-        if any(map(self.fails, texts)):
-            raise NotParsed("HTTP 500")
-        self.parsed += texts
-        return [(list(words), [RelationTuple([0], [1], [])]) for words in sentences]
-
-
 @pytest.fixture
-def parser(monkeypatch: pytest.MonkeyPatch) -> Parser:
-    made = Parser()
-    monkeypatch.setattr(build, "build_extractor", lambda *arguments: made)
+def parser(extractor: StubExtractor, monkeypatch: pytest.MonkeyPatch) -> StubExtractor:
+    monkeypatch.setattr(StubExtractor, "sentences_at_once", 7)
     monkeypatch.setattr(shards, "SHARD_SENTENCES", 10)
-    return made
+    return extractor
 
 
 def make_data(folder: Path, sentences: Sequence[str] = SENTENCES) -> Path:
@@ -96,7 +77,7 @@ def stopped_before_writing(data: Path, *options: Any) -> None:
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_parser_that_has_fallen_ill_is_no_parser_of_empty_sentences(
-    tmp_path: Path, parser: Parser, workers: int
+    tmp_path: Path, parser: StubExtractor, workers: int
 ) -> None:
     data = make_data(tmp_path / "data")
     parser.fails = lambda text: len(parser.parsed) >= 30
@@ -119,7 +100,7 @@ def test_a_parser_that_has_fallen_ill_is_no_parser_of_empty_sentences(
     assert streams(data) == streams(whole)
 
 
-def test_sentences_that_are_to_blame_do_not_make_the_parser_ill(tmp_path: Path, parser: Parser) -> None:
+def test_sentences_that_are_to_blame_do_not_make_the_parser_ill(tmp_path: Path, parser: StubExtractor) -> None:
     """However many come one after another: otherwise a rerun, which has only those to parse, would always stop."""
     data = make_data(tmp_path / "data")
     parser.fails = lambda text: text in SENTENCES[20:45]
@@ -130,7 +111,7 @@ def test_sentences_that_are_to_blame_do_not_make_the_parser_ill(tmp_path: Path, 
     assert len(streams(data)) == 3
 
 
-def test_too_many_failures(tmp_path: Path, parser: Parser, capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_many_failures(tmp_path: Path, parser: StubExtractor, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing is written and nothing lost; a rerun tries those that failed and nothing else."""
     data = make_data(tmp_path / "data")
     bad = SENTENCES[3::5]
@@ -182,7 +163,7 @@ def test_a_share_that_is_none(share: str, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_sentence_that_is_too_long_is_left_out_and_counted(
-    tmp_path: Path, parser: Parser, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, parser: StubExtractor, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = make_data(tmp_path / "data", ["a b", "c " * (MAX_WORDS + 1), "c " * MAX_WORDS])
     run(data, "--max-failed", 0)
@@ -222,7 +203,9 @@ def test_a_damaged_shard_is_refused(tmp_path: Path) -> None:
     assert shards.read_shard(other) is None, "of other sentences"
 
 
-def test_a_damaged_shard_is_made_again(tmp_path: Path, parser: Parser, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_shard_is_made_again(
+    tmp_path: Path, parser: StubExtractor, capsys: pytest.CaptureFixture[str]
+) -> None:
     data, whole = make_data(tmp_path / "data"), make_data(tmp_path / "whole")
     run(whole)
     stopped_before_writing(data)
@@ -239,7 +222,7 @@ def test_a_damaged_shard_is_made_again(tmp_path: Path, parser: Parser, capsys: p
 
 
 def test_a_shard_that_is_damaged_before_it_is_written(
-    tmp_path: Path, parser: Parser, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, parser: StubExtractor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, write_streams = make_data(tmp_path / "data"), relations.write_streams
 
@@ -368,7 +351,7 @@ def test_a_server_that_was_given_up_is_not_restarted() -> None:
 @pytest.mark.process
 def test_a_stub_that_answers_as_corenlp_does() -> None:
     """Without this the other tests show little."""
-    with serving(healthy) as (url, _), build_extractor("corenlp-dependencies", "en", [url]) as extractor:
+    with serving(healthy) as (url, _), make_extractor("corenlp-dependencies", "en", [url]) as extractor:
         assert extractor.extract([["a", "b"], ["c"]]) == [[], []]
 
 
@@ -393,7 +376,7 @@ def test_a_web_server_is_told_from_corenlp_without_models(status: int, content: 
         r".{10,200}; start one there, give the address of one that works, or none, .*continues where it stopped\)$"
     )
     with serving(lambda text: (status, content)) as (url, _), pytest.raises(UserError, match=message) as refusal:
-        build_extractor("corenlp-dependencies", "en", [url])
+        make_extractor("corenlp-dependencies", "en", [url])
     assert status == 200 or f"HTTP {status}: " in str(refusal.value)
 
 
@@ -401,14 +384,14 @@ def test_a_web_server_is_told_from_corenlp_without_models(status: int, content: 
 def test_a_web_server_that_has_no_ping(impatient: None) -> None:
     with serving(healthy, ping=404) as (url, _):
         with pytest.raises(UserError, match=rf"no CoreNLP server answers at {url} \(/ping: HTTP 404\); start one"):
-            build_extractor("corenlp-dependencies", "en", [url])
+            make_extractor("corenlp-dependencies", "en", [url])
 
 
 @pytest.mark.process
 def test_a_server_that_answers_pings_and_nothing_else(impatient: None) -> None:
     with serving(never) as (url, _):
         with pytest.raises(UserError, match=f"{url} cannot be used as .*: it gave no answer in 1 seconds; start one"):
-            build_extractor("corenlp-dependencies", "en", [url])
+            make_extractor("corenlp-dependencies", "en", [url])
 
 
 @pytest.mark.process
@@ -470,7 +453,7 @@ def test_a_server_that_dies_with_two_requests_beside_a_healthy_one(monkeypatch: 
             raise ServerLost("ConnectionError")
 
         monkeypatch.setattr(ExternalServer, "annotate", die)
-        extractor = build_extractor("corenlp-dependencies", "en", [bad, good])
+        extractor = make_extractor("corenlp-dependencies", "en", [bad, good])
         with extractor, ThreadPoolExecutor(4) as executor:
             assert list(executor.map(extractor.extract, [[["a", "b"]]] * 4)) == [[[]]] * 4
 
@@ -499,11 +482,11 @@ def test_a_proxy_is_asked_for_other_machines_alone(monkeypatch: pytest.MonkeyPat
             monkeypatch.setenv(name, proxy)
         with serving(healthy) as (url, requests):
             for address in (url, url.replace("127.0.0.1", "localhost")):
-                with build_extractor("corenlp-dependencies", "en", [address]) as extractor:
+                with make_extractor("corenlp-dependencies", "en", [address]) as extractor:
                     assert extractor.extract([["a", "b"]]) == [[]]
             assert len(requests) == 2 * 4
         assert asked == []
-        with build_extractor("corenlp-dependencies", "en", ["http://corenlp.example:9000"]) as extractor:
+        with make_extractor("corenlp-dependencies", "en", ["http://corenlp.example:9000"]) as extractor:
             assert extractor.extract([["a", "b"]]) == [[]]
         assert len(asked) == 4
         assert all(re.match("(GET|POST) http://corenlp.example:9000/", request) for request in asked)
@@ -528,4 +511,4 @@ def test_which_addresses_are_on_this_machine(url: str, is_here: bool) -> None:
 def test_a_server_with_too_little_memory_says_so(corenlp_server: ManagedServer) -> None:
     """And does not try for minutes. ``corenlp_server`` says that CoreNLP is there."""
     with pytest.raises(UserError, match=r"give it more than 200M \(ctxgates relations --corenlp-memory, or a server"):
-        build_extractor("corenlp-dependencies", "en", memory="200M")
+        make_extractor("corenlp-dependencies", "en", memory="200M")

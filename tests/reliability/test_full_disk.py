@@ -8,15 +8,15 @@ import resource
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
+from typing import Callable, Dict, Iterator, List, Sequence, Tuple
 
 import pytest
 
 from fairseq_ctxgates.commands import gate_labels, preceding_sentences, relations
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.relations.extraction import build
-from fairseq_ctxgates.relations.extraction.extractor import RelationExtractor, RelationTuple
 from tests.helpers.corpus import binarize
+
+pytestmark = pytest.mark.usefixtures("extractor")
 
 PAIRS = [(f"farmer {number} sells apples .", f"bauer {number} verkauft .") for number in range(300)]
 COMMANDS: Dict[str, Tuple[Callable[[List[str]], None], Sequence[str]]] = {
@@ -25,18 +25,6 @@ COMMANDS: Dict[str, Tuple[Callable[[List[str]], None], Sequence[str]]] = {
     "relations": (relations.main, ()),
 }
 LIMITS = (0, 10, 500, 1500)  # bytes, all less than the largest file
-
-
-class Parser(RelationExtractor):
-    """In place of a parser: the first two words of each sentence are a tuple."""
-
-    def parse(self, sentences: Any) -> Any:
-        return [(list(words), [RelationTuple([0], [1], [])]) for words in sentences]
-
-
-@pytest.fixture(autouse=True)
-def parser(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "build_extractor", lambda *arguments: Parser())
 
 
 @contextmanager

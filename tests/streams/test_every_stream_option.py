@@ -11,7 +11,7 @@ import shutil
 from argparse import Namespace
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Tuple
 
 import pytest
 import torch
@@ -20,10 +20,11 @@ from omegaconf import OmegaConf
 
 from fairseq_ctxgates.data.data_directory import find_splits
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.relations.extraction import build as extraction_build
+from fairseq_ctxgates.relations.extraction.build import ExtractionOptions, ServerOptions
 from fairseq_ctxgates.relations.mask import pack_tuples
 from fairseq_ctxgates.tasks.task_streams import STREAMS
 from tests.helpers.documents import interactive_lines
+from tests.helpers.extractors import StubExtractor, in_place_of_parsers
 from tests.helpers.fairseq_commands import setup_task, write_relations
 from tests.helpers.options import ARCHITECTURES, other_values
 
@@ -79,21 +80,15 @@ def tuples_of(words: int) -> List[List[int]]:
 
 
 @pytest.fixture(autouse=True)
-def _extractor(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _extractor() -> Iterator[None]:
     """Extractors find :func:`tuples_of`, those with a server or of another language only the first tuple."""
 
-    class Extractor:
-        def __init__(self, name: str, language: str, urls: Sequence[str], *_: Any) -> None:
-            self.tuples = 1 if urls or language == "other" else 2
+    def make(options: ExtractionOptions, servers: ServerOptions) -> StubExtractor:
+        number = 1 if servers.urls or options.language == "other" else 2
+        return StubExtractor(lambda words: tuples_of(len(words))[:number])
 
-        def close(self) -> None: ...
-
-        def extract(self, sentences: Sequence[Sequence[str]]) -> List[Any]:
-            return [tuples_of(len(words))[: self.tuples] for words in sentences]
-
-    monkeypatch.setattr(extraction_build, "build_extractor", Extractor)
-    yield
-    extraction_build.close_extractors()
+    with in_place_of_parsers(make):
+        yield
 
 
 # What the commands of fairseq do with a task, from the options on.

@@ -6,7 +6,6 @@ import random
 import re
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -19,9 +18,11 @@ from fairseq_ctxgates.data.side_stream_files import write_side_stream
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations import stream
 from fairseq_ctxgates.relations.extraction import build
+from fairseq_ctxgates.relations.extraction.build import ExtractionOptions
 from fairseq_ctxgates.relations.mask import END_OF_TUPLE, pack_tuples, relation_mask, shift_mask
 from fairseq_ctxgates.relations.stream import Relations
 from tests.helpers.corpus import binarize, make_dictionary, write_split
+from tests.helpers.extractors import StubExtractor, parsing_by
 from tests.helpers.fairseq_commands import setup_task, write_relations
 from tests.helpers.models import build_model, make_task
 
@@ -376,20 +377,9 @@ def test_options_that_do_not_fit(arch: str, options: Dict[str, Any], message: st
 # --- lines of fairseq-interactive -------------------------------------------------------------------------------------
 
 
-class FirstAndLast:
-    """An extractor that relates the first and the last word of a sentence of three words or more."""
-
-    def __init__(self) -> None:
-        self.sentences: List[List[str]] = []
-        self.is_closed = False
-
-    def close(self) -> None:
-        self.is_closed = True
-
-    def extract(self, sentences: Sequence[Sequence[str]]) -> List[Any]:
-        assert not self.is_closed
-        self.sentences += map(list, sentences)
-        return [None if not words else [[0, len(words) - 1]] if len(words) > 2 else [] for words in sentences]
+def first_and_last(words: Sequence[str]) -> List[List[int]]:
+    """The first and the last word of a sentence of three words or more."""
+    return [[0, len(words) - 1]] if len(words) > 2 else []
 
 
 def lines_dataset(lines: Sequence[str], dictionary: Any) -> LanguagePairDataset:
@@ -398,10 +388,8 @@ def lines_dataset(lines: Sequence[str], dictionary: Any) -> LanguagePairDataset:
 
 
 @pytest.mark.parametrize("post_process", [None, "subword_nmt", "@@ ", "sentencepiece"])
-def test_relations_of_lines(post_process: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    extractor = FirstAndLast()
-    make = mock.create_autospec(build.build_extractor, return_value=extractor)
-    monkeypatch.setattr(build, "build_extractor", make)
+def test_relations_of_lines(post_process: str | None) -> None:
+    extractor = StubExtractor(first_and_last)
     pieces = "▁they ▁so ngs ▁hum" if post_process == "sentencepiece" else "th@@ ey sing so@@ ngs &amp; hum"
     dictionary = make_dictionary([pieces])
     config = make_task(relation_extractor="first-and-last", corenlp_url="http://a:1,http://b:2").cfg
@@ -416,28 +404,27 @@ def test_relations_of_lines(post_process: str | None, monkeypatch: pytest.Monkey
             ["xx.xx.", "xx.xx.", "..x...", "xx.xx.", "xx.xx.", ".....x"],
         )
     nothing = ["x" * len(mask)] * len(mask)
-    for _ in range(2):
-        found = Relations.from_interactive_lines(lines_dataset(lines, dictionary), [], config, config)
-        assert [draw(relation_mask(row, len(mask))) for row in found.rows] == [mask, nothing, nothing]
-    assert extractor.sentences == words * 2
-    make.assert_called_once()
-    assert make.call_args[0][:3] == ("first-and-last", "en", ("http://a:1", "http://b:2"))
-    config.relation_language = "nl"
-    Relations.from_interactive_lines(lines_dataset(lines, dictionary), [], config, config)
-    assert make.call_args[0][1] == "nl"
-    build.close_extractors()
+    with parsing_by(extractor) as built:
+        for _ in range(2):
+            found = Relations.from_interactive_lines(lines_dataset(lines, dictionary), [], config, config)
+            assert [draw(relation_mask(row, len(mask))) for row in found.rows] == [mask, nothing, nothing]
+        assert extractor.parsed == [" ".join(sentence) for sentence in words if sentence] * 2
+        ((options, servers),) = [call.args for call in built.call_args_list]
+        assert (options.extractor, options.language, servers.urls) == (
+            "first-and-last",
+            "en",
+            ("http://a:1", "http://b:2"),
+        )
+        config.relation_language = "nl"
+        Relations.from_interactive_lines(lines_dataset(lines, dictionary), [], config, config)
+        assert built.call_args[0][0].language == "nl"
     assert extractor.is_closed
 
 
 @pytest.mark.parametrize("found_by", ["first-and-last", "stanza", "jsonl"])
-def test_lines_are_parsed_as_the_data_were(
-    found_by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_lines_are_parsed_as_the_data_were(found_by: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """With the same language, kind of subwords and CoreNLP properties. If the data were parsed by another extractor,
     a warning says so, and its properties are not taken."""
-    extractor = FirstAndLast()
-    make = mock.create_autospec(build.build_extractor, return_value=extractor)
-    monkeypatch.setattr(build, "build_extractor", make)
     data = binarize(tmp_path / "data", {"test": [("a b", "c")]}, "en", "de")
     (test,) = find_splits(data, "en", "de")
     made: Dict[str, Any] = {"extractor": found_by, "language": "nl", "remove_bpe": "sentencepiece"}
@@ -446,12 +433,14 @@ def test_lines_are_parsed_as_the_data_were(
     write_side_stream(test.stream_prefix("relation"), np.int32, metadata, [[]])
     config = make_task(relation_extractor="first-and-last").cfg
     config.data, config.source_lang, config.target_lang = str(data), "en", "de"
-    for _ in range(2):
-        Relations.from_interactive_lines(lines_dataset(["▁a b"], make_dictionary(["▁a b"])), [], config, config)
-    build.close_extractors()
-    assert extractor.sentences == [["ab"]] * 2
-    assert make.call_args[0][1] == "nl"
-    assert make.call_args[0][5] == ({"openie.max": "100"} if found_by == "first-and-last" else {})
+    extractor = StubExtractor()
+    with parsing_by(extractor) as built:
+        for _ in range(2):
+            Relations.from_interactive_lines(lines_dataset(["▁a b"], make_dictionary(["▁a b"])), [], config, config)
+    assert extractor.parsed == ["ab"] * 2
+    (options, _), _ = built.call_args
+    properties = (("openie.max", "100"),) if found_by == "first-and-last" else ()
+    assert options == ExtractionOptions("first-and-last", "nl", "sentencepiece", properties)
     warnings = [record.getMessage() for record in caplog.records if "are of stanza" in record.getMessage()]
     assert len(warnings) == (found_by == "stanza")
 

@@ -15,9 +15,9 @@ from fairseq.data import data_utils
 from fairseq_ctxgates.commands.preceding_sentences import main as preceding_sentences
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations import stream
-from fairseq_ctxgates.relations.extraction import build
 from fairseq_ctxgates.relations.mask import pack_tuples
 from tests.helpers.corpus import Pair, binarize
+from tests.helpers.extractors import StubExtractor
 from tests.helpers.fairseq_commands import (
     DECODING,
     EVAL_BLEU,
@@ -275,29 +275,15 @@ def test_ensemble_with_a_model_that_reads_no_relations(
 # Lines on standard input
 
 
-class Extractor:
-    """An extractor that finds the relations of :func:`tuples_of`, and None for an empty sentence."""
-
-    def close(self) -> None:
-        pass
-
-    def extract(self, sentences: Sequence[Sequence[str]]) -> List[Any]:
-        return [tuples_of(" ".join(words)) if words else None for words in sentences]
-
-
 @pytest.mark.parametrize("buffer_size", [1, 7, 100])
 def test_interactive_equals_generate(
-    trained: Trained,
-    tmp_path: Path,
-    buffer_size: int,
-    monkeypatch: pytest.MonkeyPatch,
+    trained: Trained, tmp_path: Path, buffer_size: int, extractor: StubExtractor
 ) -> None:
-    monkeypatch.setattr(build, "build_extractor", lambda *_: Extractor())
+    extractor.find = lambda words: tuples_of(" ".join(words))
     lines = ["", *(source for source, _ in TEXT["test"])]
     random.Random(5).shuffle(lines)
     sizes = ("--buffer-size", buffer_size, "--batch-size", min(buffer_size, 4))
     found = interactive(trained.data, trained["fra"], lines, tmp_path, *SEARCH, *sizes, "--relation-extractor", "known")
-    build.close_extractors()
     row_of = {source: row for row, (source, _) in enumerate(TEXT["test"])}
     for line, hypothesis in zip(lines, found):
         if line:

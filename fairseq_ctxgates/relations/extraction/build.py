@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import threading
 from dataclasses import dataclass
-from typing import Dict, Mapping, Optional, Sequence, Tuple
+from typing import Dict, Sequence, Tuple
 
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.extras import needs_extra
@@ -21,7 +21,10 @@ class ExtractionOptions:
     """The options that the tuples of a sentence depend on.
 
     Attributes:
-        properties: names and values of additional CoreNLP properties
+        extractor: its name, one of ``EXTRACTORS``
+        language: language of the sentences, a code of two letters
+        remove_bpe: how their subwords are joined, one of ``GROUPABLE``
+        properties: names and values of additional CoreNLP properties, such as ``depparse.model``
     """
 
     extractor: str
@@ -32,33 +35,26 @@ class ExtractionOptions:
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """The CoreNLP servers, which the tuples do not depend on; see :func:`build_extractor`."""
+    """The CoreNLP servers, which the tuples do not depend on.
+
+    Attributes:
+        urls: addresses of running servers, which share the work; if empty, a server is started
+        memory: memory of a server that is started, such as ``4G``
+        timeout: time limit of a request to a server, in seconds
+    """
 
     urls: Tuple[str, ...] = ()
     memory: str = SERVER_MEMORY
     timeout: float = REQUEST_TIMEOUT
 
 
-def build_extractor(
-    name: str,
-    language: str,
-    urls: Sequence[str] = (),
-    memory: str = SERVER_MEMORY,
-    timeout: float = REQUEST_TIMEOUT,
-    properties: Optional[Mapping[str, str]] = None,
-) -> RelationExtractor:
-    """Make the extractor with this name, one of ``EXTRACTORS``.
-
-    Args:
-        language: language of the sentences, a code of two letters
-        urls: addresses of running CoreNLP servers, which share the work; if empty, a server is started
-        memory: memory of a server that is started, such as ``4G``
-        timeout: time limit of a request to a server, in seconds
-        properties: additional CoreNLP properties, such as ``depparse.model``
+def build_extractor(options: ExtractionOptions, server_options: ServerOptions) -> RelationExtractor:
+    """Make an extractor.
 
     Raises:
         UserError: the extractor is not installed, no server answers, or the extractor does not support the language
     """
+    name = options.extractor
     if name not in EXTRACTORS:
         raise UserError(f"{name!r} is not a relation extractor: name one of {', '.join(EXTRACTORS)}")
     # Importing stanza, which also has the client of CoreNLP's servers, takes seconds.
@@ -67,15 +63,16 @@ def build_extractor(
     if name == "stanza":
         from fairseq_ctxgates.relations.extraction.stanza_pipeline import StanzaExtractor
 
-        if urls:
+        if server_options.urls:
             raise UserError("a Stanza pipeline needs no server: leave out the addresses of CoreNLP servers")
-        return StanzaExtractor(language)
+        return StanzaExtractor(options.language)
     from fairseq_ctxgates.relations.extraction.corenlp import CoreNLPExtractor, request_properties
     from fairseq_ctxgates.relations.extraction.corenlp_server import CoreNLPServer, ExternalServer, ManagedServer
 
-    request = {**request_properties(name, language), **(properties or {})}
-    servers: Sequence[CoreNLPServer] = [ExternalServer(url, request, timeout) for url in urls]
-    return CoreNLPExtractor(name, servers or [ManagedServer(request, timeout, memory)])
+    request = {**request_properties(name, options.language), **dict(options.properties)}
+    timeout = server_options.timeout
+    servers: Sequence[CoreNLPServer] = [ExternalServer(url, request, timeout) for url in server_options.urls]
+    return CoreNLPExtractor(name, servers or [ManagedServer(request, timeout, server_options.memory)])
 
 
 # Each process, also on a Dask cluster, has one extractor for its options, which its threads share: it may be a server,
@@ -95,14 +92,7 @@ def get_extractor(options: ExtractionOptions, server_options: ServerOptions) -> 
         key = (options, server_options)
         if key not in _extractors:
             closings = _closings
-            extractor = build_extractor(
-                options.extractor,
-                options.language,
-                server_options.urls,
-                server_options.memory,
-                server_options.timeout,
-                dict(options.properties),
-            )
+            extractor = build_extractor(*key)
             if closings != _closings:
                 extractor.close()
                 raise UserError("the extraction was stopped")
