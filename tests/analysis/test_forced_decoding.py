@@ -17,10 +17,10 @@ from fairseq_ctxgates.analysis.forced_decoding import Comparison, count_errors, 
 from fairseq_ctxgates.analysis.inference import Inference
 from fairseq_ctxgates.context_gates.pmi.labelling import GateLabeller
 from fairseq_ctxgates.errors import UserError
-from tests.commands.test_pmi import PAIRS, count, encode
 from tests.helpers import fairseq_commands as commands
 from tests.helpers.corpus import binarize
 from tests.helpers.models import DICTIONARY, PAD, build_model, make_batch, make_model, runs_stock_encoder
+from tests.helpers.pmi import PAIRS, count, encode
 from tests.helpers.reference_rnnsearch import make_rnnsearch
 
 # --- numbers ----------------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 import os
 import re
 import shutil
@@ -28,6 +27,7 @@ from fairseq_ctxgates.context_gates.gate_labels import IGNORE
 from fairseq_ctxgates.data.data_directory import Split
 from tests.helpers.documents import SHORT, TEXT
 from tests.helpers.fairseq_commands import GATED, labels_of
+from tests.helpers.outputs import page_content
 from tests.helpers.trained import Trained, train_models
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -46,15 +46,8 @@ SENTENCES = [
 PAGE = Page("A & B", "bits <of> words", ["one", "two"], SENTENCES, 0.0, 2.0, "loses", "gains")
 
 
-def content(page: str) -> Dict[str, Any]:
-    """The data in a page."""
-    (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
-    found: Dict[str, Any] = json.loads(text)
-    return found
-
-
 def test_the_page_holds_what_it_shows() -> None:
-    found = content(PAGE.html())
+    found = page_content(PAGE.html())
     assert found["sentences"][0]["before"] == [["</script>", "b"]]
     assert found["sentences"][1]["attention"]["two"] == [[0.9, 0.1]]
     assert [(word["token"], word["value"], word["series"]) for word in found["top"]] == [
@@ -128,7 +121,7 @@ def test_the_document_is_that_of_the_sentence_or_the_one_that_saves_most() -> No
 def run(folder: Path, name: str, data: Path, *options: Any) -> Dict[str, Any]:
     """The data in the page of an analysis."""
     analysis.main([name, str(data), "--cpu", "--html", str(folder / "page.html"), *map(str, options)])
-    return content((folder / "page.html").read_text(encoding="utf-8"))
+    return page_content((folder / "page.html").read_text(encoding="utf-8"))
 
 
 @torch.no_grad()

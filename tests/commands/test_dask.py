@@ -11,7 +11,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Iterator, Optional
@@ -26,9 +25,10 @@ from fairseq_ctxgates.commands.relations import main as add_relations
 from fairseq_ctxgates.context_gates.pmi import counting
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations.extraction import shards
-from tests.commands.test_pmi import PAIRS, random_pairs
 from tests.helpers.corpus import binarize
 from tests.helpers.files import contents
+from tests.helpers.pmi import PAIRS, random_pairs
+from tests.helpers.processes import wait_until
 from warm_python import WarmPython
 
 PACKAGE = Path(fairseq_ctxgates.__file__).parent
@@ -45,7 +45,9 @@ class Cluster:
         scheduler_file = folder / "scheduler.json"
         options = ("--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", scheduler_file)
         self.process = self._start(sys.executable, "dask_scheduler", *options, **environment)
-        self.address: str = wait_for(lambda: read_address(scheduler_file))
+        address = wait_until(lambda: read_address(scheduler_file), seconds=60)
+        assert address is not None
+        self.address = address
 
     def add_worker(self, preload: str = "", **environment: str) -> subprocess.Popen:
         """Start a worker of one thread, wherein this program runs before it takes shards."""
@@ -54,7 +56,7 @@ class Cluster:
         options = ("--no-nanny", "--no-dashboard", "--nthreads", "1", "--local-directory", self.folder)
         number = self._number_of_workers() + 1
         process = self._start(self.python, "dask_worker", self.address, *options, "--preload", script, **environment)
-        wait_for(lambda: process.poll() is not None or self._number_of_workers() == number)
+        assert wait_until(lambda: process.poll() is not None or self._number_of_workers() == number)
         assert process.poll() is None
         return process
 
@@ -80,16 +82,6 @@ def read_address(scheduler_file: Path) -> Optional[str]:
         return str(json.loads(scheduler_file.read_text())["address"])
     except (FileNotFoundError, json.JSONDecodeError):
         return None
-
-
-def wait_for(condition: Any) -> Any:
-    """What the condition gives as soon as that is true."""
-    for _ in range(600):
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.1)
-    raise AssertionError("waited for a minute in vain")
 
 
 @contextmanager

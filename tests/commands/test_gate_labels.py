@@ -23,12 +23,13 @@ from fairseq_ctxgates.commands.gate_labels import get_parser, main, memory_size
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE, GateLabels
 from fairseq_ctxgates.context_gates.pmi import counting, labelling
 from fairseq_ctxgates.context_gates.pmi.labelling import load_labeller
+from fairseq_ctxgates.context_gates.pmi.table import PMIOptions
 from fairseq_ctxgates.data.data_directory import find_splits
 from fairseq_ctxgates.data.side_stream_files import SideStreamWriter
 from fairseq_ctxgates.errors import UserError
-from tests.commands.test_pmi import LABELS, PAIRS, BruteForce, PMIOptions, random_pairs
 from tests.helpers.corpus import binarize, write_split
 from tests.helpers.files import contents
+from tests.helpers.pmi import LABELS, PAIRS, BruteForce, random_pairs
 
 SCRIPT = Path(fairseq_ctxgates.__file__).parent.parent / "preprocess" / "gate_labels.py"
 

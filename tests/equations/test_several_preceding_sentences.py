@@ -6,37 +6,27 @@ from typing import Any
 
 import pytest
 import torch
-from fairseq.data import data_utils
 from torch import Tensor
 
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.inter_sentence.preceding_sentences import group_sentences
 from fairseq_ctxgates.tasks.alignments import AlignmentGenerator
-from tests.helpers.models import DICTIONARY, EOS, PAD, SOURCES, TARGETS, make_batch, make_model, make_side_inputs
+from tests.helpers.models import (
+    BEFORE,
+    DICTIONARY,
+    EOS,
+    PAD,
+    SOURCES,
+    TARGETS,
+    make_batch,
+    make_model,
+    make_side_inputs,
+    preceding_inputs,
+)
 from tests.helpers.reference_rnnsearch import make_rnnsearch
 
 pytestmark = pytest.mark.usefixtures("float64")
 
 BATCH = make_batch(SOURCES, TARGETS)["net_input"]
-# The sentences before each source, the nearest last; the first source has three, the second none.
-BEFORE = [[[4, 5, 6, 7, EOS], [8, EOS], [9, 10, 11, EOS]], [[EOS, EOS, EOS]], [[12, 13, EOS], [14, 15, 16, EOS]]]
-
-
-def preceding_inputs(before: list[list[list[int]]], left_pad: bool = True) -> dict[str, Any]:
-    """What the stream adds to a batch whose sources have these sentences before them."""
-
-    def collate(rows: list[list[int]], padding: int) -> Tensor:
-        return data_utils.collate_tokens([torch.tensor(row) for row in rows], padding, left_pad=left_pad)
-
-    tokens = collate([sum(sentences, []) for sentences in before], PAD)
-    numbers = [[len(row) - place for place, one in enumerate(row) for _ in one] for row in before]
-    distances = collate(numbers, 0)
-    return {
-        "preceding_tokens": tokens,
-        "preceding_distances": distances,
-        "preceding_groups": group_sentences(distances),
-        "preceding_batch_size": len(before),
-    }
 
 
 def make(arch: str, number: int, **options: Any) -> Any:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 import fairseq_ctxgates.models  # noqa: F401  registers the architectures
 from fairseq_ctxgates.context_gates.gate_labels import IGNORE
+from fairseq_ctxgates.inter_sentence.preceding_sentences import group_sentences
 from fairseq_ctxgates.tasks.context_translation import ContextTranslationConfig, ContextTranslationTask
 
 DICTIONARY = Dictionary()
@@ -240,3 +241,24 @@ def keep_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     """fairseq takes every softmax in float32, whatever the model's type; in float64, 1e-10 means something."""
     monkeypatch.setattr("fairseq.utils.softmax", lambda x, dim, onnx_trace=False: torch.softmax(x, dim))
     monkeypatch.setattr("fairseq.utils.log_softmax", lambda x, dim, onnx_trace=False: torch.log_softmax(x, dim))
+
+
+# The sentences before each source, the nearest last; the first source has three, the second none.
+BEFORE = [[[4, 5, 6, 7, EOS], [8, EOS], [9, 10, 11, EOS]], [[EOS, EOS, EOS]], [[12, 13, EOS], [14, 15, 16, EOS]]]
+
+
+def preceding_inputs(before: list[list[list[int]]], left_pad: bool = True) -> dict[str, Any]:
+    """What the stream adds to a batch whose sources have these sentences before them."""
+
+    def collate(rows: list[list[int]], padding: int) -> Tensor:
+        return data_utils.collate_tokens([torch.tensor(row) for row in rows], padding, left_pad=left_pad)
+
+    tokens = collate([sum(sentences, []) for sentences in before], PAD)
+    numbers = [[len(row) - place for place, one in enumerate(row) for _ in one] for row in before]
+    distances = collate(numbers, 0)
+    return {
+        "preceding_tokens": tokens,
+        "preceding_distances": distances,
+        "preceding_groups": group_sentences(distances),
+        "preceding_batch_size": len(before),
+    }

@@ -10,8 +10,18 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.equations.test_several_preceding_sentences import BATCH, BEFORE, preceding_inputs
-from tests.helpers.models import assert_close, make_model, make_side_inputs
+from tests.helpers.models import (
+    BEFORE,
+    SOURCES,
+    TARGETS,
+    assert_close,
+    make_batch,
+    make_model,
+    make_side_inputs,
+    preceding_inputs,
+)
+
+BATCH = make_batch(SOURCES, TARGETS)["net_input"]
 
 RELATIONS = {"relation_fusion": "gate"}
 CASES: dict[str, dict[str, Any]] = {

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
-from typing import Dict, Iterator
+from typing import Dict
 
 import pytest
 
@@ -21,10 +20,9 @@ from fairseq_ctxgates.inter_sentence.preceding_sentences import PrecedingSentenc
 from fairseq_ctxgates.relations.mask import pack_tuples
 from fairseq_ctxgates.relations.stream import Relations
 from tests.helpers.corpus import binarize
+from tests.helpers.damage import CHANGES, flips_and_cuts
 from tests.helpers.fairseq_commands import make_pairs, write_gate_labels, write_relations
 
-IS_FULL = os.environ.get("RELIABILITY") == "full"
-CHANGES = 2000 if IS_FULL else 60  # of each file
 STREAMS: Dict[str, type[SideStream]] = {stream.name: stream for stream in (GateLabels, PrecedingSentences, Relations)}
 
 
@@ -66,16 +64,6 @@ def test_a_flipped_bit_or_a_cut(train: Split, name: str, extension: str) -> None
     path.write_bytes(content + b"\0")
     assert refuses(train, named, stream)
     print(f"{path.name}: {CHANGES - harmless} of {CHANGES} refused, {harmless} of white space alone")
-
-
-def flips_and_cuts(content: bytes, number: int) -> Iterator[bytes]:
-    """A file with one bit flipped at a random place, and as much of it as is before a random place, in turn."""
-    generator = random.Random(1)
-    for turn in range(number):
-        place = generator.randrange(len(content))
-        changed = bytearray(content)
-        changed[place] ^= 1 << generator.randrange(8)
-        yield content[:place] if turn % 2 else bytes(changed)
 
 
 def _is_same_object(text: bytes, expected: bytes) -> bool:

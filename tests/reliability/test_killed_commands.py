@@ -36,13 +36,13 @@ from fairseq_ctxgates.files import atomic_write
 from fairseq_ctxgates.inter_sentence.preceding_sentences import PrecedingSentences
 from fairseq_ctxgates.relations.stream import Relations
 from tests.helpers.corpus import binarize
+from tests.helpers.damage import IS_FULL
 from tests.helpers.fairseq_commands import DECODING, PLAIN, TRAINING, make_pairs
 from tests.helpers.files import files_of
-from tests.reliability.test_orphans import wait_until
+from tests.helpers.processes import wait_until
 from warm_python import WarmPython
 
 pytestmark = pytest.mark.process
-IS_FULL = os.environ.get("RELIABILITY") == "full"
 MOMENTS = 200 if IS_FULL else 5
 AT_EVENTS = {"os.rename", "os.remove", "os.rmdir", "os.mkdir"}
 SPLITS = ("train", "valid")

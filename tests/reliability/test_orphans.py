@@ -6,11 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Callable
 
 import pytest
+
+from tests.helpers.processes import is_running, wait_until
 
 pytestmark = pytest.mark.process
 linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
@@ -51,21 +52,6 @@ with process_pool(2) as pool:
     list(pool.map(runpy.run_module, ["sleeper"] * 2))
 """,
 }
-
-
-def is_running(process: int) -> bool:
-    try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 30) -> bool:
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.05)
-    return condition()
 
 
 def stop_a_parent(started: str, stop: Callable[[subprocess.Popen[str]], object], folder: Path) -> str:

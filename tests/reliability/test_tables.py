@@ -21,9 +21,9 @@ from fairseq_ctxgates.context_gates.pmi.labelling import load_labeller
 from fairseq_ctxgates.context_gates.pmi.table import PMITable, StoredArray, map_npz, table_path, write_npz
 from fairseq_ctxgates.data.data_directory import find_splits, load_rows
 from fairseq_ctxgates.errors import UserError
-from tests.commands.test_pmi import PAIRS, random_pairs
 from tests.helpers.corpus import binarize
-from tests.reliability.test_damaged_files import CHANGES, flips_and_cuts
+from tests.helpers.damage import CHANGES, flips_and_cuts
+from tests.helpers.pmi import PAIRS, random_pairs
 
 Arrays = Dict[str, np.ndarray]
 BILINGUAL = "pmi.bilingual.de-en.npz"

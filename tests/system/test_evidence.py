@@ -26,7 +26,7 @@ from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.smoothing.context_aware_smoothing import ContextAwareSmoothing
 from runner import Record
 from tests.helpers.pages import ROOT, record, value_of
-from tests.system.test_recipes import check_training, parse
+from tests.helpers.recipes import check_training, parse
 from warm_python import WarmPython
 
 PLANS = sorted((ROOT / "examples" / "evidence" / "plans").glob("*.yaml"))

@@ -22,7 +22,6 @@ from torch import Tensor
 from fairseq_ctxgates import analysis
 from fairseq_ctxgates.data.data_directory import Split
 from fairseq_ctxgates.errors import UserError
-from tests.analysis.test_page import content as page_content
 from tests.helpers.documents import COMMON, DOCUMENTS, TEXT, interactive_lines
 from tests.helpers.fairseq_commands import (
     DECODING,
@@ -46,6 +45,7 @@ from tests.helpers.fairseq_commands import (
     train,
     validate,
 )
+from tests.helpers.outputs import page_content
 from tests.helpers.reference_search import beam_search, next_log_probs
 from tests.helpers.trained import Trained, train_models
 

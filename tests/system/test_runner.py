@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import atomic_write
 from runner import Console, Job, Record, Runner, Step, has_run, is_larger, progress_of, read_record
-from tests.reliability.test_orphans import is_running, wait_until
+from tests.helpers.processes import is_running, wait_until
 
 pytestmark = pytest.mark.process
 
@@ -55,7 +56,7 @@ def test_variables_and_one_thread(tmp_path: Path) -> None:
 
 
 def test_a_step_that_fails_ends_everything_and_shows_why(tmp_path: Path) -> None:
-    failing = Job("first", [step("echo the reason\nfalse\necho not reached")])
+    failing = Job("first", [step("until test -s pid; do sleep 0.05; done\necho the reason\nfalse\necho not reached")])
     # The shell's own child must end as well.
     waiting = Job("second", [step("sleep 61 & echo $! > pid; wait", "b.log")])
     while_starting = time.monotonic()
@@ -64,9 +65,8 @@ def test_a_step_that_fails_ends_everything_and_shows_why(tmp_path: Path) -> None
     assert "the reason\nerror: first: working failed with status 1" in str(error.value)
     assert str(tmp_path / "a.log") in str(error.value) and "not reached" not in str(error.value)
     assert waiting.process is not None and waiting.process.poll() is not None
-    if (tmp_path / "pid").exists():
-        number = int((tmp_path / "pid").read_text())
-        assert wait_until(lambda: not is_running(number))
+    number = int((tmp_path / "pid").read_text())
+    assert wait_until(lambda: not is_running(number))
     assert time.monotonic() - while_starting < 30
 
 
@@ -243,8 +243,9 @@ def test_the_time_of_an_interrupted_step_counts(tmp_path: Path) -> None:
 
 def test_a_signal_stops_everything(tmp_path: Path) -> None:
     job = Job("model", [step(f"sleep 0.5; kill -TERM {os.getpid()}; sleep 60")])
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit) as stopped:
         run_jobs(tmp_path, job)
+    assert stopped.value.code == 128 + signal.SIGTERM
     assert job.process is not None and job.process.poll() is not None
 
 

@@ -11,7 +11,7 @@ from typing import Dict
 
 import pytest
 
-from tests.reliability.test_orphans import is_running, wait_until
+from tests.helpers.processes import is_running, wait_until
 from warm_python import WarmPython
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere commands run without it")
