@@ -285,6 +285,14 @@ class ContextTransformerDecoder(ContextDecoder, TransformerDecoderBase):
                 f"({chosen}; by default some mechanisms are in the top layer): choose all, or keep all"
             )
 
+    def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> Dict[str, Tensor]:
+        """As fairseq's, which however adds shared embeddings as the weight of an output layer also where an adaptive
+        softmax stands in its place, so that such a model of its own cannot be loaded."""
+        upgraded: Dict[str, Tensor] = super().upgrade_state_dict_named(state_dict, name)
+        if self.adaptive_softmax is not None:
+            upgraded.pop(f"{name}.output_projection.weight", None)
+        return upgraded
+
     def build_decoder_layer(self, cfg: NestedConfig, no_encoder_attn: bool = False) -> nn.Module:
         # TransformerDecoderBase builds its layers in order, so the attribute counts them.
         self._layers_built = getattr(self, "_layers_built", 0) + 1

@@ -29,8 +29,9 @@ class DecoderNormOrderConfig(FairseqDataclass):
     decoder_norm_order: Optional[NormOrderChoice] = field(  # type: ignore[valid-type]
         default=None,
         metadata={
-            "help": "where the decoder normalizes: ln(x + f(x)) (post), x + f(ln(x)) (pre) or x + ln(f(x)) (inner, Li "
-            "et al. 2020); default: what --decoder-normalize-before says"
+            "help": "where the decoder normalizes: ln(x + f(x)) (post), x + f(ln(x)) (pre, only together with "
+            "--decoder-normalize-before) or x + ln(f(x)) (inner, Li et al. 2020); default: what "
+            "--decoder-normalize-before says"
         },
     )
 
