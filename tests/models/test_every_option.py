@@ -97,6 +97,18 @@ def test_it_does_something_or_is_refused(arch: str, option: str, value: Any) -> 
     assert differs(found, output(arch))
 
 
+@pytest.mark.parametrize("option", sorted({option for _, option, _ in cases()} - COMPANIONS.keys()))
+def test_some_architecture_takes_it(option: str) -> None:
+    def is_taken(arch: str, value: Any) -> bool:
+        try:
+            output(arch, **{option: value})
+        except UserError:
+            return False
+        return True
+
+    assert any(is_taken(arch, value) for arch, name, value in cases() if name == option)
+
+
 @pytest.mark.parametrize(("arch", "option", "value"), list(SAME_AS_DEFAULT))
 def test_exceptions_say_what_is_so(arch: str, option: str, value: Any) -> None:
     assert torch.equal(output(arch, **{option: value}), output(arch))

@@ -35,6 +35,8 @@ VALUES: Dict[str, List[Any]] = {
     "preceding_length_ratio": [2.0],
     "preceding_max_length": [4],
     "concatenate_preceding": ["</s>"],
+    "concatenate_number": [2],
+    "concatenate_target_number": [2],
     "relation_extractor": ["known"],
     "relation_language": ["other"],
     "corenlp_url": ["http://localhost:9000"],
@@ -55,11 +57,20 @@ SAME: Dict[Tuple[str, str, str, Any], str] = {
         for mask in ("word", "shifted")
     },
 }
-# What an option needs beside it to do something.
-BESIDE = [
-    (arch, option, {"relation_extractor": "known"})
-    for arch in FRA
-    for option in ("corenlp_url", "relation_language", "relation_mask")
+# A command in which an option does something, and what it needs beside it.
+CONCATENATED = {"concatenate_preceding": "</s>"}
+WITH_TARGETS = {**CONCATENATED, "concatenate_preceding_target": True}
+BESIDE: List[Tuple[str, str, str, Dict[str, Any]]] = [
+    *(
+        ("interactive", arch, option, {"relation_extractor": "known"})
+        for arch in FRA
+        for option in ("corenlp_url", "relation_language", "relation_mask")
+    ),
+    ("generate", "context_transformer_tiny", "concatenate_number", CONCATENATED),
+    ("generate", "context_transformer_tiny", "concatenate_preceding_target", CONCATENATED),
+    ("generate", "context_transformer_tiny", "concatenate_target_number", WITH_TARGETS),
+    ("generate", "context_transformer_tiny", "preceding_references", WITH_TARGETS),
+    ("train", "context_transformer_tiny", "ignore_preceding_target", WITH_TARGETS),
 ]
 Case = Tuple[str, str, str, Any]
 
@@ -195,15 +206,26 @@ def test_it_does_something_or_is_refused(
     assert (found == without(command, arch)) == is_exception
 
 
-@pytest.mark.parametrize(("arch", "option", "beside"), BESIDE)
+@pytest.mark.parametrize("option", sorted({case[2] for case in cases()} - {option for _, _, option, _ in BESIDE}))
+def test_some_command_takes_it(data: Path, option: str) -> None:
+    def is_taken(command: str, arch: str, value: Any) -> bool:
+        try:
+            COMMANDS[command](data, arch, **{option: value})
+        except UserError:
+            return False
+        return True
+
+    assert any(is_taken(command, arch, value) for command, arch, name, value in cases() if name == option)
+
+
+@pytest.mark.parametrize(("command", "arch", "option", "beside"), BESIDE)
 def test_what_does_nothing_alone_works_with_what_it_needs(
-    data: Path, arch: str, option: str, beside: Dict[str, Any]
+    data: Path, command: str, arch: str, option: str, beside: Dict[str, Any]
 ) -> None:
-    (field,) = (field for stream in STREAMS for field in fields(stream.Config) if field.name == option)
-    changed = [
-        interactive(data, arch, **beside, **{option: value}) for value in VALUES.get(option, other_values(field))
-    ]
-    assert any(found != interactive(data, arch, **beside) for found in changed)
+    field, *_ = (field for stream in STREAMS for field in fields(stream.Config) if field.name == option)
+    run = COMMANDS[command]
+    changed = [run(data, arch, **beside, **{option: value}) for value in VALUES.get(option, other_values(field))]
+    assert any(found != run(data, arch, **beside) for found in changed)
 
 
 def test_every_exception_is_a_case() -> None:
