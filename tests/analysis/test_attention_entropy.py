@@ -111,6 +111,19 @@ def test_attention_by_the_distance_of_preceding_sentences() -> None:
     assert [row[1:] for row in table.rows] == [pytest.approx(row[1:]) for row in expected]
 
 
+def test_null_is_not_in_the_table_of_distances() -> None:
+    shares = np.array([[1.0, 0.0]] * 2)
+    nulls = [replace(one, shares=shares, bits_within=shares * np.array([1, math.nan])) for one in NULL]
+    (table,) = distance_tables(summarize([*nulls, ORDINARY]))
+    assert [row[0] for row in table.rows] == [2, 3, "all"]
+
+
+def test_entropy_within_a_sentence_with_little_attention() -> None:
+    weights, distances = torch.tensor([[[[0.001, 0.001, 0.998]]]]), torch.tensor([[2, 2, 1]])
+    _, bits = attention_by_distance(weights, distances, torch.tensor([[True]]), 2)
+    assert bits.tolist() == [pytest.approx([0.0, 1.0], abs=1e-5)]
+
+
 def test_the_mean_over_sentences_adds_up_as_well() -> None:
     """Two sentences of two words and of one: by hand, over their words."""
     one = SentenceEntropy(1, "x", 4, ["a", "b"], [1], np.ones((1, 2)), np.array([[0.9, 0.1]]), np.array([[2.0, 1.0]]))

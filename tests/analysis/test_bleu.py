@@ -21,11 +21,17 @@ from fairseq_ctxgates.analysis.bleu_by_unknowns import unknown_words
 from fairseq_ctxgates.analysis.buckets import Buckets, bucket_figure, score_buckets
 from fairseq_ctxgates.analysis.compare import comparison_figure, paired_bootstrap
 from fairseq_ctxgates.analysis.metrics import SentencesOfDocuments, WholeDocuments, join_documents
+from fairseq_ctxgates.analysis.systems import read_translations
 from fairseq_ctxgates.data.subwords import join_subwords
 from fairseq_ctxgates.errors import UserError
 from tests.helpers.corpus import binarize, make_dictionary
 
 # --- buckets ----------------------------------------------------------------------------------------------------------
+
+
+def test_translations_with_scores_that_are_not_finite(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("H-0\t-inf\ta\nH-1\t-0.5\tb\n")
+    assert read_translations(tmp_path / "out") == ["a", "b"]
 
 
 def test_a_bound_is_the_last_of_its_bucket() -> None:

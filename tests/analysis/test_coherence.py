@@ -17,7 +17,7 @@ from gensim.models import KeyedVectors
 
 from fairseq_ctxgates import analysis
 from fairseq_ctxgates.analysis.coherence import coherence, coherence_figure
-from fairseq_ctxgates.analysis.word_vectors import TrainingText, read_vectors
+from fairseq_ctxgates.analysis.word_vectors import TrainingText, is_binary, read_vectors, save_vectors
 from fairseq_ctxgates.errors import UserError
 from tests.helpers.outputs import output_files
 
@@ -55,6 +55,19 @@ def test_two_sentences_by_hand(first: str, second: str, cosine: Any) -> None:
     found = coherence([first.split(), second.split()], np.array([-1, 0]), keyed_vectors())
     assert found.mean.value == (None if cosine is None else pytest.approx(cosine, abs=1e-7))
     assert found.pairs == (0 if cosine is None else 1)
+
+
+def test_a_word_that_is_no_text_does_not_spoil_the_vectors(tmp_path: Path) -> None:
+    (tmp_path / "vectors").write_bytes(b"2 2\n\xff 1 0\nb 0 1\n")
+    assert "b" in read_vectors(tmp_path / "vectors")
+
+
+@pytest.mark.parametrize("name", ["vectors.bin", "vectors.txt"])
+def test_vectors_are_saved_as_their_name_says(name: str, tmp_path: Path) -> None:
+    (tmp_path / "given").write_bytes(b"2 2\na 1 0\nb 0 1\n")
+    save_vectors(read_vectors(tmp_path / "given"), tmp_path / name)
+    assert is_binary(tmp_path / name) == name.endswith(".bin")
+    assert "b" in read_vectors(tmp_path / name)
 
 
 def test_the_mean_is_over_the_pairs_of_a_document() -> None:

@@ -3,6 +3,7 @@ sentences in binarized data, and every mistake in a file named."""
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 from argparse import Namespace
@@ -18,7 +19,7 @@ import probe
 from fairseq_ctxgates import analysis
 from fairseq_ctxgates.analysis.contrastive import accuracies, accuracy_figure, is_right, read_examples
 from fairseq_ctxgates.analysis.contrastive_scores import text_encoder
-from fairseq_ctxgates.analysis.contrastive_sets import Example, read_parallel, read_test_set
+from fairseq_ctxgates.analysis.contrastive_sets import Example, read_json, read_parallel, read_test_set
 from fairseq_ctxgates.analysis.inference import Inference
 from fairseq_ctxgates.analysis.scores import token_log_probs
 from fairseq_ctxgates.commands.preceding_sentences import main as preceding_sentences
@@ -229,6 +230,18 @@ def test_translations_of_the_preceding_sentences(tmp_path: Path) -> None:
     wrong = write(tmp_path / "wrong", ["u1", "u2"])
     found = read_parallel(source, reference, [wrong], before[:1], before[1:])
     assert [example.preceding_targets for example in found] == [[["Ein Hund ?"]] * 2, [[], []]]
+
+
+@pytest.mark.parametrize(("language", "tokens"), [("fr", "l' eau"), ("en", "l 'eau")])
+def test_the_tokenizer_is_that_of_the_language(language: str, tokens: str) -> None:
+    languages = {"source_lang": None, "target_lang": None}
+    options = Namespace(tokenizer="moses", bpe=None, moses_no_dash_splits=False, moses_no_escape=True, **languages)
+    assert text_encoder(options, language)("l'eau") == tokens
+
+
+def test_a_test_set_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "set.json").write_bytes(codecs.BOM_UTF8 + b"[]")
+    assert read_json(tmp_path / "set.json") == []
 
 
 def test_plain_files(tmp_path: Path) -> None:

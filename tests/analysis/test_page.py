@@ -16,7 +16,7 @@ import torch
 
 from fairseq_ctxgates import analysis
 from fairseq_ctxgates.analysis.attention_entropy import read_attention
-from fairseq_ctxgates.analysis.cxmi_page import chosen_document
+from fairseq_ctxgates.analysis.cxmi_page import Document, chosen_document
 from fairseq_ctxgates.analysis.cxmi_scores import SentenceScores
 from fairseq_ctxgates.analysis.gate_statistics import LABEL_NAMES
 from fairseq_ctxgates.analysis.gates import read_gates
@@ -116,6 +116,30 @@ def test_the_document_is_that_of_the_sentence_or_the_one_that_saves_most() -> No
     sentences = {row: scored(row + 1, value) for row, value in enumerate([0.0, 3.0, 9.0, 1.0, 1.0, 3.0, 9.0])}
     assert chosen_document(nearest, sentences) == [0, 1, 5]
     assert chosen_document(nearest, sentences, number=5) == [2, 3, 4]
+
+
+def test_a_document_is_not_chosen_for_its_length() -> None:
+    nearest = np.array([-1, 0, -1, 2, 3, 4])
+    sentences = {row: scored(row + 1, value) for row, value in enumerate([0.0, 3.0, 0.0, 2.0, 2.0, 2.0])}
+    assert chosen_document(nearest, sentences) == [0, 1]
+
+
+def test_an_outlier_does_not_make_all_other_colours_pale() -> None:
+    document = Document()
+    document.series, document.rows = ["one"], [0]
+    document.sentences = {0: PageSentence(1, [], ["a"], ["b"] * 200, values={"one": [1.5] * 199 + [100.0]})}
+    assert document.page("title").range == pytest.approx(1.5)
+
+
+def test_a_sentence_that_a_model_left_out_is_not_shown() -> None:
+    document = Document()
+    document.series, document.rows = ["one", "two"], [0, 1]
+    of_both = {"one": [1.0], "two": [1.0]}
+    document.sentences = {
+        row: PageSentence(row + 1, [], ["a"], ["b"], values=values)
+        for row, values in enumerate([{"one": [1.0]}, of_both])
+    }
+    assert [sentence.number for sentence in document.page("title").sentences] == [2]
 
 
 def run(folder: Path, name: str, data: Path, *options: Any) -> Dict[str, Any]:

@@ -18,7 +18,14 @@ from fairseq_ctxgates.context_gates.gate_labels import GateLabels
 from fairseq_ctxgates.data.data_directory import Split, find_splits, fingerprint
 from fairseq_ctxgates.data.side_stream_files import write_side_stream
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.files import atomic_write, atomic_write_group, clean_up_on_failure, scratch_folder, write_array
+from fairseq_ctxgates.files import (
+    atomic_write,
+    atomic_write_group,
+    clean_up_on_failure,
+    read_lines,
+    scratch_folder,
+    write_array,
+)
 from tests.helpers.corpus import binarize
 from tests.helpers.files import contents
 from tests.helpers.pages import ROOT
@@ -225,3 +232,26 @@ def test_a_writer_killed_between_two_renames_leaves_a_stream_that_is_refused(
     write_labels(split, [[1, 1, 2], [1, 1, 2]])  # running the command again repairs it
     assert [row.tolist() for row in GateLabels.load([split], [1], None, None, None).rows] == [[1, 1, 2], [1, 1, 2]]
     assert all(Path(f"{prefix}{extension}").exists() for extension in EXTENSIONS)
+
+
+def test_a_pair_is_replaced_together_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [tmp_path / "a", tmp_path / "b"]
+    for path in paths:
+        path.write_text("old")
+    replace = os.replace
+
+    def fail_at_the_second(source: Path, target: Path) -> None:
+        if Path(target) == paths[1]:
+            raise OSError("no")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", fail_at_the_second)
+    with pytest.raises(OSError), atomic_write_group(paths) as temporaries:
+        for temporary in temporaries:
+            temporary.write_text("new")
+    assert not any(path.exists() for path in paths)
+
+
+def test_only_at_the_beginning_is_it_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("\ufeffa\n\ufeffb\n", encoding="utf-8")
+    assert read_lines(tmp_path / "text") == ["a", "\ufeffb"]

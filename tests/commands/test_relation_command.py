@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import ctxgates
-from fairseq_ctxgates.commands.relations import main
+from fairseq_ctxgates.commands.relations import RelationStatistics, main
 from fairseq_ctxgates.data.data_directory import load_rows
 from fairseq_ctxgates.data.side_stream_files import SideStreamWriter
 from fairseq_ctxgates.errors import UserError
@@ -545,3 +545,9 @@ def test_without_java_and_without_corenlp(data, tmp_path, monkeypatch):
     refused(data, r"CoreNLP is not installed: run `make corenlp`.*stanza.install_corenlp\(\).*CORENLP_HOME", *options)
     (tmp_path / "nowhere").mkdir()
     refused(data, "nowhere does not contain CoreNLP: run `make corenlp`", *options)
+
+
+def test_a_sentence_on_which_the_parser_fails_is_not_too_long() -> None:
+    statistics = RelationStatistics()
+    statistics.add(["a"], None)
+    assert (statistics.not_parsed, statistics.too_long) == (1, 0)

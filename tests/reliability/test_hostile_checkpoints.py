@@ -241,6 +241,11 @@ def test_what_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         for other in (yours, link):  # the file that a link names is the one that is trusted or not
             with refuses(other):
                 load(other)
+    deep = tmp_path / "mine" / "run" / "a.pt"
+    deep.parent.mkdir()
+    deep.write_bytes(mine.read_bytes())
+    monkeypatch.setenv(TRUSTED, "mine")
+    assert load(deep) == 4
     for trusted in ("", os.pathsep, "min", "1", str(tmp_path / "mine" / "b.pt")):
         monkeypatch.setenv(TRUSTED, trusted)
         with refuses(mine):

@@ -540,3 +540,9 @@ def test_language_pair_that_does_not_exist(data: Path) -> None:
 def test_find_splits(data: Path) -> None:
     assert [split.name for split in find_splits(data, "de", "en")] == ["train", "valid", "valid1"]
     assert [split.name for split in find_splits(data, "en", "de")] == ["train", "valid", "valid1"]
+
+
+def test_streams_that_two_versions_made_go_together() -> None:
+    """A split may be added after an update of this package."""
+    streams = ({"version": version, "options": 1} for version in ("0.1", "0.2"))
+    assert side_stream_files.differing_fields(*streams) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
 import re
 import shlex
@@ -20,11 +21,11 @@ from sacrebleu.metrics import BLEU
 
 from evidence import dropped_pronouns, run, table
 from evidence.commands import CorpusCommands, MoreOptions, PartCommands
-from evidence.plan import Corpus, read_plan
+from evidence.plan import Corpus, Plan, read_plan
 from fairseq_ctxgates.analysis.compare import paired_bootstrap
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.smoothing.context_aware_smoothing import ContextAwareSmoothing
-from runner import Record
+from runner import Record, slug
 from tests.helpers.pages import ROOT, record, value_of
 from tests.helpers.recipes import check_training, parse
 from warm_python import WarmPython
@@ -160,6 +161,24 @@ def test_only_corpora_that_a_part_reads_are_made_ready(tmp_path: Path, capsys: p
     options = ["--directory", str(tmp_path / "evidence"), "--dry-run"]
     run.main([str(write_plan(tmp_path, corpora)), *options])
     assert "corpora/toy" in capsys.readouterr().out
+
+
+def test_a_chain_of_starts_is_kept_whole() -> None:
+    unscored = {"train": "", "is_scored": False}
+    systems = {"base": unscored, "mid": {**unscored, "starts_from": "base"}, "top": {"train": "", "starts_from": "mid"}}
+    corpora = {"texts": {"languages": "a-b", "text": "t", "words": 5}}
+    parts = {"part": {"corpus": "texts", "budget": "--max-epoch 1", "systems": {**systems, "other": {"train": ""}}}}
+    plan = Plan.model_validate({"corpora": corpora, "parts": parts})
+    assert list(plan.only([], ["top"]).parts["part"].systems) == ["base", "mid", "top"]
+
+
+def test_seeds_that_were_begun_are_reported(tmp_path: Path) -> None:
+    """Those of an earlier ``--seeds``, beside the plan's own."""
+    plan = read_plan(SMOKE)
+    part = next(iter(plan.parts))
+    args = run.get_parser().parse_args([str(SMOKE), "--directory", str(tmp_path)])
+    (tmp_path / slug(part) / "seed77").mkdir(parents=True)
+    assert run.Experiments(plan, args)._seeds(part) == sorted({*plan.parts[part].seeds, 77})
 
 
 def test_systems_that_are_named_are_run_with_those_that_they_start_from() -> None:
@@ -395,6 +414,13 @@ def test_a_training_is_read_from_its_log(tmp_path: Path) -> None:
     assert table.read_training(tmp_path, "a").curve == [(10, 6.0, 6.0)]
 
 
+def test_a_validation_that_has_diverged_is_never_the_best(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "train.log").write_text(valid_line(10, 6.0, 5.5) + valid_line(20, math.nan, math.nan))
+    (tmp_path / "a" / "train.log.json").write_text(json.dumps(Record("train", "", "", 12.5, True)._asdict()))
+    assert table.read_training(tmp_path, "a").curve == [(10, 6.0, 5.5)]
+
+
 def test_of_equal_validations_the_last_is_the_best() -> None:
     """fairseq then writes its best checkpoint again."""
     curve = [table.Validation(10, 5.0, 4.5), table.Validation(20, 5.0, 4.25), table.Validation(30, 5.5, 4.0)]
@@ -491,6 +517,14 @@ def test_mixed_bootstrap_tells_seeds_that_agree_from_seeds_that_do_not() -> None
     assert table.mixed_bootstrap(baseline, better, TOTAL) < 0.01
     assert table.mixed_bootstrap(baseline, one_seed, TOTAL) > 0.05
     assert table.mixed_bootstrap(baseline, baseline, TOTAL) == 1.0
+
+
+def test_mixed_bootstrap_without_variance_over_sentences_is_the_t_test() -> None:
+    """Student's t of two seeds: one degree of freedom, and here t = 2."""
+    baseline = np.zeros((2, 10, 1))
+    system = baseline + np.array([0.1, 0.3])[:, None, None]
+    expected = 1 - 2 / math.pi * math.atan(2)
+    assert table.mixed_bootstrap(baseline, system, TOTAL, resamples=4000) == pytest.approx(expected, abs=0.03)
 
 
 def test_mixed_bootstrap_of_one_seed_is_that_of_sentences() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import atomic_write
-from runner import Console, Job, Record, Runner, Step, has_run, is_larger, progress_of, read_record
+from runner import Console, Job, Record, Runner, Step, has_run, is_larger, progress_of, read_record, record_file
 from tests.helpers.processes import is_running, wait_until
 
 pytestmark = pytest.mark.process
@@ -286,3 +286,10 @@ def test_progress_of_a_training(tmp_path: Path) -> None:
     assert progress_of(job, tmp_path) == "plain: epoch 2, 40 updates, loss 3.46"
     job.position = 1
     assert progress_of(job, tmp_path) == "plain: done"
+
+
+def test_the_time_of_a_step_that_starts_anew_does_not_add_up(tmp_path: Path) -> None:
+    record_file(tmp_path, "x.log").write_text(json.dumps(Record("other", "", "", 1000.0, True)._asdict()))
+    run_jobs(tmp_path, Job("job", [Step("working", "true", "x.log")]))
+    record = read_record(tmp_path, "x.log")
+    assert record is not None and record.seconds < 100
