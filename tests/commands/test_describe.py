@@ -189,6 +189,9 @@ def test_several_data_directories(data: Path, tmp_path: Path) -> None:
     assert len(list(data.glob("pmi.*"))) == 2
     assert not list(other.glob("pmi.*"))
     main([f"{data}:{other}"])
+    for path in other.glob("valid.gate.*"):  # training reads the first directory's
+        path.unlink()
+    main([f"{data}:{other}"])
     ctxgates.main(["gate-labels", str(other), "-s", "de", "-t", "en"])
     with pytest.raises(UserError, match=r"train.gate.de-en.json were not made in one run of the command"):
         main([f"{data}:{other}"])
