@@ -164,7 +164,7 @@ def analyze(what: str, folder: Path, *options: Any) -> Any:
         ("bleu-by-unknowns", ("--buckets", "0,1,2"), {"0": 2, "1": 1, "2": 0, ">2": 1}),
     ],
 )
-def test_command(
+def test_buckets_are_scored_as_sacrebleu_scores_their_sentences(
     folder: Path, what: str, buckets: tuple[str, str], sentences: dict[str, int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = [folder / "table.csv", folder / "buckets.png"]

@@ -138,7 +138,9 @@ def run(texts: Dict[str, Path], *options: Any, vectors: Sequence[Any] = ()) -> N
 
 
 @pytest.mark.parametrize("separated", ["documents", "blank", "blanks"])
-def test_command(texts: Dict[str, Path], tmp_path: Path, separated: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_output_has_the_coherence_worked_by_hand(
+    texts: Dict[str, Path], tmp_path: Path, separated: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     option = "--documents" if separated == "documents" else "--blank-line-separated"
     files = output_files(tmp_path / "new", "coherence")
     run(texts, option, texts[separated], *(f"--{name}={path}" for name, path in files.items()))

@@ -244,7 +244,7 @@ def test_a_test_set_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     assert read_json(tmp_path / "set.json") == []
 
 
-def test_plain_files(tmp_path: Path) -> None:
+def test_an_example_is_a_line_of_each_plain_file_and_an_empty_line_is_none(tmp_path: Path) -> None:
     source, reference = write(tmp_path / "src", ["s1", "s2"]), write(tmp_path / "ref", ["t1", "t2"])
     wrong = [write(tmp_path / "wrong1", ["u1", "u2"]), write(tmp_path / "wrong2", ["", "v2"])]
     before = [write(tmp_path / "before", ["", "p2"]), write(tmp_path / "further", ["", "q2"])]
@@ -365,7 +365,9 @@ def test_scores_are_those_of_the_binarized_split(trained: Trained, tmp_path: Pat
     assert rows[3]["example"].endswith("source: line 4")
 
 
-def test_command(trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_accuracy_is_the_share_of_right_translations_that_score_best(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     files = output_files(tmp_path / "new", "accuracy")
     options = [f"--{name}={path}" for name, path in files.items()]
     contrastive(trained, ("isg", "plain"), *write_parallel(tmp_path), *options, "--names", "with", "without")

@@ -89,7 +89,7 @@ def test_each_token_is_in_one_word(tokens: List[str], places: List[List[int]]) -
     assert places_of_words(tokens, "sentencepiece") == places
 
 
-def test_figure() -> None:
+def test_the_figure_shows_the_saved_bits_of_sentences_and_of_tokens() -> None:
     figure: Any = cxmi_figure([FIRST, SECOND], measure([FIRST, SECOND], 10, 1), FIRST)
     figure.canvas.draw()
     above, below = figure.axes

@@ -1,8 +1,11 @@
 """``ctxgates average-checkpoints``: the numbers can be checked with a pencil."""
 
+from __future__ import annotations
+
 import errno
 import os
 from pathlib import Path
+from typing import Callable, List, Sequence, Tuple
 
 import pytest
 import torch
@@ -15,16 +18,16 @@ from fairseq_ctxgates.commands.average_checkpoints import average_checkpoints, m
 from fairseq_ctxgates.errors import UserError
 
 
-def save(path, updates=0, **parameters):
+def save(path: Path, updates: int = 0, **parameters: torch.Tensor) -> Path:
     torch.save({"model": parameters, "extra_state": {"updates": updates}}, path)
     return path
 
 
-def run(*arguments):
+def run(*arguments: object) -> None:
     main([str(argument) for argument in arguments])
 
 
-def test_the_mean_replaces_the_parameters_and_all_else_is_the_last_checkpoints(tmp_path):
+def test_the_mean_replaces_the_parameters_and_all_else_is_the_last_checkpoints(tmp_path: Path) -> None:
     first = save(tmp_path / "a.pt", updates=10, weight=torch.tensor([[1.0, 2.0], [3.0, 4.0]]), steps=torch.tensor([10]))
     last = save(tmp_path / "b.pt", updates=20, weight=torch.tensor([[3.0, 6.0], [3.0, 0.0]]), steps=torch.tensor([20]))
     run("--inputs", first, last, "--output", tmp_path / "mean.pt")
@@ -34,7 +37,7 @@ def test_the_mean_replaces_the_parameters_and_all_else_is_the_last_checkpoints(t
     assert mean["extra_state"] == {"updates": 20}
 
 
-def test_half_precision_does_not_overflow_in_the_sum_and_stays_half_precision(tmp_path):
+def test_half_precision_does_not_overflow_in_the_sum_and_stays_half_precision(tmp_path: Path) -> None:
     # 3 times 60,000 is more than the largest float16, 65,504.
     paths = [save(tmp_path / f"{i}.pt", weight=torch.tensor([60000.0]).half()) for i in range(3)]
     mean = average_checkpoints(paths)["model"]["weight"]
@@ -42,7 +45,7 @@ def test_half_precision_does_not_overflow_in_the_sum_and_stays_half_precision(tm
     assert mean.tolist() == [60000.0]
 
 
-def test_shared_embeddings_stay_shared(tmp_path):
+def test_shared_embeddings_stay_shared(tmp_path: Path) -> None:
     shared = [torch.tensor([1.0]), torch.tensor([4.0])]
     paths = [save(tmp_path / f"{i}.pt", encoder=weight, decoder=weight) for i, weight in enumerate(shared)]
     model = average_checkpoints(paths)["model"]
@@ -59,7 +62,7 @@ def test_shared_embeddings_stay_shared(tmp_path):
         (["--num-update-checkpoints", 1, "--checkpoint-upper-bound", 150], 100.0),
     ],
 )
-def test_the_newest_checkpoints_of_a_directory(tmp_path, arguments, expected):
+def test_the_newest_checkpoints_of_a_directory(tmp_path: Path, arguments: Sequence[object], expected: float) -> None:
     for epoch in (8, 9, 10):
         save(tmp_path / f"checkpoint{epoch}.pt", weight=torch.tensor([float(epoch)]))
     for update in (50, 100, 200):
@@ -71,7 +74,7 @@ def test_the_newest_checkpoints_of_a_directory(tmp_path, arguments, expected):
 
 
 @pytest.mark.parametrize(("maximized", "expected"), [(False, (0 + 30) / 2), (True, (10 + 20) / 2)])
-def test_the_best_checkpoints_by_what_the_training_looked_for(tmp_path, maximized, expected):
+def test_the_best_checkpoints_by_what_the_training_looked_for(tmp_path: Path, maximized: bool, expected: float) -> None:
     options = {"maximize_best_checkpoint_metric": maximized}
     for number, name in enumerate(["loss_4.0213", "loss_9.5000", "loss_10.1002", "loss_-1.5000"]):
         state = {"model": {"weight": torch.tensor([10.0 * number])}, "cfg": {"checkpoint": options}}
@@ -92,25 +95,27 @@ def test_the_best_checkpoints_by_what_the_training_looked_for(tmp_path, maximize
         ([], "is a folder: name files in it, or give --num-epoch-checkpoints"),
     ],
 )
-def test_a_request_that_cannot_be_met_is_refused(tmp_path, arguments, message):
+def test_a_request_that_cannot_be_met_is_refused(tmp_path: Path, arguments: Sequence[object], message: str) -> None:
     save(tmp_path / "checkpoint5.pt", weight=torch.tensor([1.0]))
     with pytest.raises(UserError, match=message):
         run("--inputs", tmp_path, "--output", tmp_path / "mean.pt", *arguments)
     assert os.listdir(tmp_path) == ["checkpoint5.pt"]
 
 
-def test_a_training_that_does_not_exist(tmp_path):
+def test_a_training_that_does_not_exist(tmp_path: Path) -> None:
     for kind in ("epoch", "best"):
         with pytest.raises(UserError, match="missing .*: give the --save-dir of the training run"):
             run("--inputs", tmp_path / "missing", "--output", tmp_path / "mean.pt", f"--num-{kind}-checkpoints", 1)
 
 
-def test_a_full_disk_leaves_the_previous_output_and_nothing_else(tmp_path, monkeypatch):
+def test_a_full_disk_leaves_the_previous_output_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     checkpoint = save(tmp_path / "a.pt", weight=torch.zeros(1))
     output = tmp_path / "mean.pt"
     output.write_bytes(b"previous")
 
-    def fill_the_disk(state, path):
+    def fill_the_disk(state: object, path: Path) -> None:
         Path(path).write_bytes(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -122,33 +127,33 @@ def test_a_full_disk_leaves_the_previous_output_and_nothing_else(tmp_path, monke
 
 
 class Intruder:
-    def __init__(self, path):
+    def __init__(self, path: Path) -> None:
         self.path = path
 
-    def __reduce__(self):
+    def __reduce__(self) -> Tuple[Callable[..., None], Tuple[str]]:
         return os.mkdir, (str(self.path),)
 
 
-def test_a_checkpoint_with_a_foreign_object_is_refused_and_runs_nothing(tmp_path):
+def test_a_checkpoint_with_a_foreign_object_is_refused_and_runs_nothing(tmp_path: Path) -> None:
     torch.save({"model": {}, "extra_state": Intruder(tmp_path / "intruder")}, tmp_path / "a.pt")
     with pytest.raises(UserError, match="a.pt .*refused"):
         run("--inputs", tmp_path / "a.pt", "--output", tmp_path / "mean.pt")
     assert not (tmp_path / "intruder").exists()
 
 
-def test_a_damaged_checkpoint_is_named(tmp_path):
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     save(tmp_path / "a.pt", weight=torch.zeros(1000))
     (tmp_path / "a.pt").write_bytes((tmp_path / "a.pt").read_bytes()[:2000])
     with pytest.raises(UserError, match="a.pt is damaged .*: name another checkpoint$"):
         run("--inputs", tmp_path / "a.pt", "--output", tmp_path / "mean.pt")
 
 
-def test_an_output_folder_that_does_not_exist_is_said_before_anything_is_read(tmp_path):
+def test_an_output_folder_that_does_not_exist_is_said_before_anything_is_read(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nowhere is not a directory"):
         run("--inputs", tmp_path / "missing.pt", "--output", tmp_path / "nowhere" / "mean.pt")
 
 
-def tiny_transformer(data_dir):
+def tiny_transformer(data_dir: Path) -> Tuple[object, List[torch.nn.Module]]:
     """fairseq's configuration, as a checkpoint holds it, and two models of it with different parameters."""
     for lang in ("de", "en"):
         Dictionary().save(str(data_dir / f"dict.{lang}.txt"))
@@ -162,7 +167,7 @@ def tiny_transformer(data_dir):
     ]
 
 
-def test_fairseq_loads_the_mean_of_two_of_its_checkpoints(tmp_path):
+def test_fairseq_loads_the_mean_of_two_of_its_checkpoints(tmp_path: Path) -> None:
     config, models = tiny_transformer(tmp_path)
     history = [{"optimizer_name": "Adam", "lr_scheduler_state": {}, "num_updates": 1}]
     rest = {"args": None, "cfg": config, "optimizer_history": history, "extra_state": {"train_iterator": {"epoch": 1}}}

@@ -1,5 +1,7 @@
 """The command ``ctxgates``."""
 
+from __future__ import annotations
+
 import os
 import runpy
 import signal
@@ -7,7 +9,7 @@ import subprocess
 import sys
 from argparse import Namespace
 from pathlib import Path
-from typing import Tuple
+from typing import List, Tuple
 
 import pytest
 from fairseq import utils
@@ -20,12 +22,12 @@ from fairseq_ctxgates.errors import exit_on_user_error
 
 
 @pytest.fixture(autouse=True)
-def _restore_argv(monkeypatch):
+def _restore_argv(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["ctxgates"])
 
 
 @pytest.mark.process
-def test_user_dir_is_absolute_from_any_folder_and_imports_nothing_heavy(tmp_path):
+def test_user_dir_is_absolute_from_any_folder_and_imports_nothing_heavy(tmp_path: Path) -> None:
     program = "import sys, ctxgates; ctxgates.main(['user-dir']); assert not {'torch', 'fairseq'} & set(sys.modules)"
     environment = {**os.environ, "PYTHONPATH": str(Path(ctxgates.__file__).parent)}
     done = subprocess.run(
@@ -36,7 +38,7 @@ def test_user_dir_is_absolute_from_any_folder_and_imports_nothing_heavy(tmp_path
     assert path == Path(fairseq_ctxgates.__file__).parent
 
 
-def test_a_condition_on_a_misspelt_option():
+def test_a_condition_on_a_misspelt_option() -> None:
     parser = CommandParser()
     parser.add_argument("--sentence")
     parser.add_condition("--figure", lambda args: False, "sentense")
@@ -44,13 +46,13 @@ def test_a_condition_on_a_misspelt_option():
         parser.parse_args([])
 
 
-def test_fairseq_accepts_the_user_dir_also_when_the_package_was_imported_before():
+def test_fairseq_accepts_the_user_dir_also_when_the_package_was_imported_before() -> None:
     utils.import_user_module(Namespace(user_dir=ctxgates.user_dir()))
     assert sys.modules["fairseq_ctxgates"] is fairseq_ctxgates
 
 
 @pytest.mark.parametrize("command", sorted(set(ctxgates.COMMANDS) - {"user-dir"}))
-def test_every_command_explains_itself_under_its_own_name(command, capsys):
+def test_every_command_explains_itself_under_its_own_name(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         ctxgates.main([command, "--help"])
     assert stop.value.code == 0
@@ -58,7 +60,9 @@ def test_every_command_explains_itself_under_its_own_name(command, capsys):
 
 
 @pytest.mark.parametrize("command", ["gate-labels", "preceding-sentences", "relations"])
-def test_a_command_as_a_script_of_the_clone(command, capsys, monkeypatch):
+def test_a_command_as_a_script_of_the_clone(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = Path(ctxgates.__file__).parent / "preprocess" / f"{command.replace('-', '_')}.py"
     monkeypatch.setattr(sys, "argv", [str(script), "--help"])
     with pytest.raises(SystemExit) as stop:
@@ -67,7 +71,7 @@ def test_a_command_as_a_script_of_the_clone(command, capsys, monkeypatch):
     assert capsys.readouterr().out.startswith(f"usage: ctxgates {command} ")
 
 
-def test_help_lists_every_command(capsys):
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         ctxgates.main(["--help"])
     assert stop.value.code == 0
@@ -76,7 +80,7 @@ def test_help_lists_every_command(capsys):
 
 
 @pytest.mark.parametrize("arguments", [[], ["no-such-command"], ["--no-such-option"], ["user-dir", "superfluous"]])
-def test_wrong_usage_exits_with_status_2(arguments, capsys):
+def test_wrong_usage_exits_with_status_2(arguments: List[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         ctxgates.main(arguments)
     assert stop.value.code == 2
@@ -143,7 +147,7 @@ def test_output_to_a_full_disk_is_an_error_of_one_line() -> None:
         assert print_to(full.fileno(), 1) == (1, "error: standard output: No space left on device\n")
 
 
-def test_a_user_error_is_one_line_and_status_1(tmp_path, capsys):
+def test_a_user_error_is_one_line_and_status_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     missing = tmp_path / "missing.pt"
     with pytest.raises(SystemExit) as stop:
         ctxgates.main(["average-checkpoints", "--inputs", str(missing), "--output", str(tmp_path / "mean.pt")])

@@ -13,7 +13,7 @@ import textwrap
 import threading
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Iterator, Optional
+from typing import Any, Callable, Iterator, Optional
 
 import psutil
 import pytest
@@ -125,7 +125,9 @@ def killing(process: str, file: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("array", ["pair_counts", "labels"])
-def test_a_killed_worker_changes_no_byte(cluster, tmp_path, monkeypatch, capsys, array):
+def test_a_killed_worker_changes_no_byte(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], array: str
+) -> None:
     """Two workers, one of which dies when it has half written a block of the tables or of the labels."""
     expected = binarize(tmp_path / "expected", SPLITS, "de", "en")
     main([str(expected), "--memory", "4K"])
@@ -150,7 +152,13 @@ def english(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_relations_with_a_killed_worker(cluster, english, corenlp_url, monkeypatch, capsys):
+def test_relations_with_a_killed_worker(
+    cluster: Cluster,
+    english: Path,
+    corenlp_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """The same for relations, with a CoreNLP server that all workers ask."""
     monkeypatch.setattr(shards, "SHARD_SENTENCES", 2)
     options = ["-s", "en", "-t", "de", "--corenlp-url", corenlp_url]
@@ -165,7 +173,7 @@ def test_relations_with_a_killed_worker(cluster, english, corenlp_url, monkeypat
 
 
 @pytest.mark.slow
-def test_relations_by_a_server_that_a_worker_starts(cluster, english, corenlp_url):
+def test_relations_by_a_server_that_a_worker_starts(cluster: Cluster, english: Path, corenlp_url: str) -> None:
     """The worker's own CoreNLP server finds the same, and is ended with the run."""
     cluster.python = sys.executable  # whose children are its own
     options = ["-s", "en", "-t", "de"]
@@ -190,7 +198,7 @@ def has_server(worker: psutil.Process) -> bool:
 
 
 @pytest.mark.slow
-def test_a_shard_that_kills_every_worker(data, tmp_path, warm_python):
+def test_a_shard_that_kills_every_worker(data: Path, tmp_path: Path, warm_python: WarmPython) -> None:
     before = contents(data)
     with start_cluster(tmp_path, warm_python.python, DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="0") as cluster:
         cluster.add_worker(killing("os.getpid()", ".labels"))
@@ -201,7 +209,7 @@ def test_a_shard_that_kills_every_worker(data, tmp_path, warm_python):
 
 
 @pytest.mark.slow
-def test_a_scheduler_that_is_killed(cluster, data):
+def test_a_scheduler_that_is_killed(cluster: Cluster, data: Path) -> None:
     """Run as a script: one line says so, and nothing is left behind."""
     before = contents(data)
     cluster.add_worker(killing(str(cluster.process.pid), ".pair_counts"))
@@ -215,7 +223,9 @@ def test_a_scheduler_that_is_killed(cluster, data):
 
 
 @pytest.mark.slow
-def test_when_all_workers_are_lost_others_can_go_on(cluster, data, tmp_path, monkeypatch, capsys):
+def test_when_all_workers_are_lost_others_can_go_on(
+    cluster: Cluster, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     expected = binarize(tmp_path / "expected", {"train": PAIRS}, "de", "en")
     main([str(expected)])
     monkeypatch.setattr(workers, "WATCH_SECONDS", 0.2)
@@ -235,7 +245,7 @@ def test_when_all_workers_are_lost_others_can_go_on(cluster, data, tmp_path, mon
 
 @pytest.mark.process
 @pytest.mark.parametrize("greeting", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"], ids=["silent", "web server"])
-def test_an_address_where_something_else_listens(data, monkeypatch, greeting):
+def test_an_address_where_something_else_listens(data: Path, monkeypatch: pytest.MonkeyPatch, greeting: bytes) -> None:
     pytest.importorskip("distributed")
     monkeypatch.setattr(workers, "CONNECTION_SECONDS", 1)
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -253,7 +263,7 @@ def test_an_address_where_something_else_listens(data, monkeypatch, greeting):
 
 
 @pytest.mark.process
-def test_an_address_where_nobody_listens(data, monkeypatch):
+def test_an_address_where_nobody_listens(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
     monkeypatch.setattr(workers, "CONNECTION_SECONDS", 1)
     with socket.socket() as free:
@@ -271,13 +281,13 @@ def test_an_address_where_nobody_listens(data, monkeypatch):
             main([str(data), "--dask", address])
 
 
-def test_a_scheduler_without_workers(cluster, data, monkeypatch):
+def test_a_scheduler_without_workers(cluster: Cluster, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "WORKER_SECONDS", 1)
     with pytest.raises(UserError, match=f"has no workers: start some with 'dask worker {cluster.address}'"):
         main([str(data), "--dask", cluster.address])
 
 
-def test_a_worker_that_does_not_see_the_data(cluster, data):
+def test_a_worker_that_does_not_see_the_data(cluster: Cluster, data: Path) -> None:
     before = contents(data)
     cluster.add_worker(
         """
@@ -307,7 +317,9 @@ def test_a_worker_that_does_not_see_the_data(cluster, data):
         ),
     ],
 )
-def test_a_worker_with_other_code(cluster, data, tmp_path, change, message):
+def test_a_worker_with_other_code(
+    cluster: Cluster, data: Path, tmp_path: Path, change: Callable[[Path], object], message: str
+) -> None:
     shutil.copytree(PACKAGE, tmp_path / "other" / PACKAGE.name)
     change(tmp_path / "other" / PACKAGE.name)
     cluster.add_worker(PYTHONPATH=str(tmp_path / "other"))
@@ -315,20 +327,20 @@ def test_a_worker_with_other_code(cluster, data, tmp_path, change, message):
         main([str(data), "--dask", cluster.address])
 
 
-def test_distributed_that_is_not_installed(data, monkeypatch):
+def test_distributed_that_is_not_installed(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(UserError, match="--dask needs distributed .*pip install 'fairseq-ctxgates.dask.'"):
         main([str(data), "--dask", "tcp://localhost:8786"])
 
 
-def test_processes_and_a_cluster_exclude_each_other(capsys):
+def test_processes_and_a_cluster_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         get_parser().parse_args(["data", "--workers", "2", "--dask", "tcp://localhost:8786"])
     assert "--dask: not allowed with argument --workers" in capsys.readouterr().err
 
 
 @pytest.mark.process
-def test_a_killed_process(data, monkeypatch):
+def test_a_killed_process(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a cluster: a process of ``--workers`` is killed."""
     before = contents(data)
     monkeypatch.setattr(counting, "tally_block", lambda *_: os.kill(os.getpid(), signal.SIGKILL))

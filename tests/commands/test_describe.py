@@ -113,7 +113,9 @@ def test_a_hostile_json_file(data: Path, capsys: pytest.CaptureFixture[str]) -> 
         main([str(data)])
 
 
-def test_languages(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_streams_of_both_directions_are_listed_unless_one_is_chosen(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Streams of both directions are found; -s and -t choose one."""
     ctxgates.main(["preceding-sentences", str(data), "-s", "en", "-t", "de", "--one-document"])
     both, one = entries(data, capsys), entries(data, capsys, "-s", "en", "-t", "de")

@@ -110,14 +110,14 @@ def test_an_error_names_the_file_and_not_its_temporary_one(tmp_path: Path) -> No
     assert error.value.filename == str(path)
 
 
-def test_a_group_of_files(tmp_path):
+def test_a_group_of_files(tmp_path: Path) -> None:
     write_group(tmp_path, "old")
     write_group(tmp_path, "new")
     assert contents(tmp_path) == dict.fromkeys("abc", b"new")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device")], ids=repr)
-def test_a_group_that_fails_before_the_renames_leaves_the_old_files(tmp_path, error):
+def test_a_group_that_fails_before_the_renames_leaves_the_old_files(tmp_path: Path, error: BaseException) -> None:
     write_group(tmp_path, "old")
     with pytest.raises(type(error)):
         write_group(tmp_path, "new", error)
@@ -125,7 +125,9 @@ def test_a_group_that_fails_before_the_renames_leaves_the_old_files(tmp_path, er
 
 
 @pytest.mark.parametrize("rename", range(3))
-def test_a_rename_that_fails_leaves_no_file_of_the_group(tmp_path, monkeypatch, rename):
+def test_a_rename_that_fails_leaves_no_file_of_the_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rename: int
+) -> None:
     (tmp_path / "other").write_text("other")
     write_group(tmp_path, "old")
     stop_at_rename(rename, fill_the_disk, monkeypatch)
@@ -134,7 +136,7 @@ def test_a_rename_that_fails_leaves_no_file_of_the_group(tmp_path, monkeypatch, 
     assert contents(tmp_path) == {"other": b"other"}
 
 
-def test_a_rename_that_fails_leaves_the_old_single_file(tmp_path, monkeypatch):
+def test_a_rename_that_fails_leaves_the_old_single_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_text("old")
     stop_at_rename(0, fill_the_disk, monkeypatch)
     with pytest.raises(OSError, match="No space left"), atomic_write(tmp_path / "a") as temporary:
@@ -181,7 +183,7 @@ def test_a_command_under_nohup_goes_on(is_ignored: bool) -> None:
     assert goes_on == is_ignored
 
 
-def test_a_shard_that_still_writes_keeps_no_scratch_folder(tmp_path):
+def test_a_shard_that_still_writes_keeps_no_scratch_folder(tmp_path: Path) -> None:
     """A worker of a cluster that has lost its scheduler runs on for a while."""
 
     def write_on() -> None:
@@ -209,13 +211,13 @@ def write_labels(split: Split, rows: List[List[int]]) -> None:
 @pytest.mark.parametrize("has_old_stream", [True, False])
 @pytest.mark.parametrize("rename", range(3))
 def test_a_writer_killed_between_two_renames_leaves_a_stream_that_is_refused(
-    tmp_path, monkeypatch, rename, has_old_stream
-):
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rename: int, has_old_stream: bool
+) -> None:
     """Never the data of one stream with the index of another, which here would fit as well."""
     (split,) = find_splits(binarize(tmp_path, {"train": [("a", "x y"), ("b", "y x")]}, "de", "en"), "de", "en")
     if has_old_stream:
         write_labels(split, [[0, 0, 2], [0, 0, 2]])
-        assert [row.tolist() for row in GateLabels.load([split], [1], None, None, None).rows] == [[0, 0, 2], [0, 0, 2]]
+        assert [row.tolist() for row in GateLabels.load_split(split)] == [[0, 0, 2], [0, 0, 2]]
     process = os.fork()
     if process == 0:
         try:
@@ -227,10 +229,10 @@ def test_a_writer_killed_between_two_renames_leaves_a_stream_that_is_refused(
     prefix = split.stream_prefix(GateLabels.name)
     assert not Path(f"{prefix}.json").exists()
     with pytest.raises(UserError, match=r"train\.gate\.de-en\.(idx not found|json cannot be read).*gate-labels"):
-        GateLabels.load([split], [1], None, None, None)
+        GateLabels.load_split(split)
 
     write_labels(split, [[1, 1, 2], [1, 1, 2]])  # running the command again repairs it
-    assert [row.tolist() for row in GateLabels.load([split], [1], None, None, None).rows] == [[1, 1, 2], [1, 1, 2]]
+    assert [row.tolist() for row in GateLabels.load_split(split)] == [[1, 1, 2], [1, 1, 2]]
     assert all(Path(f"{prefix}{extension}").exists() for extension in EXTENSIONS)
 
 

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Set
+from typing import Any, Callable, Dict, List, Set
 
 import numpy as np
 import pytest
@@ -47,16 +47,13 @@ def data(tmp_path: Path) -> Path:
     return binarize(tmp_path / "data", {"train": PAIRS, "valid": PAIRS[3:], "valid1": PAIRS[:1]}, "de", "en")
 
 
-def test_labels_every_split_and_keeps_the_tables(data, capsys):
+def test_labels_every_split_and_keeps_the_tables(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = set(contents(data))
     run(data)
     assert [labels_of(data, split) for split in ("train", "valid", "valid1")] == [LABELS, LABELS[3:], LABELS[:1]]
     streams = {f"{split}.gate.de-en.{end}" for split in ("train", "valid", "valid1") for end in ("bin", "idx", "json")}
     assert set(contents(data)) - before == streams | {"pmi.bilingual.de-en.npz", "pmi.monolingual.de-en.npz"}
-    stream = GateLabels.load(
-        find_splits(data, "de", "en")[:1], [1], dataset=None, options=None, task_options=None
-    )  # fingerprint and all
-    assert len(stream.rows) == len(PAIRS)
+    assert len(GateLabels.load_split(find_splits(data, "de", "en")[0])) == len(PAIRS)  # fingerprint and all
     assert load_labeller(data, "de", "en").options == PMIOptions()
 
     printed = capsys.readouterr()
@@ -68,7 +65,7 @@ def test_labels_every_split_and_keeps_the_tables(data, capsys):
     assert "tokens/s" in printed.err
 
 
-def test_prints_the_pairs_with_the_highest_pmi(tmp_path, capsys):
+def test_prints_the_pairs_with_the_highest_pmi(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pairs = [("ein hund", "a dog"), ("ein tier", "an animal")] * 10
     run(binarize(tmp_path, {"train": pairs}, "de", "en"))
     bilingual, monolingual = capsys.readouterr().out.split("monolingual table")
@@ -77,15 +74,15 @@ def test_prints_the_pairs_with_the_highest_pmi(tmp_path, capsys):
     assert "10 x  dog after a\n" in monolingual
 
 
-def test_options_are_kept_with_the_labels(data):
+def test_options_are_kept_with_the_labels(data: Path) -> None:
     run(data, "--counts", "frequency", "--strategy", "mean", "--measure", "npmi", "--min-count", "2")
-    options = {"counts": "frequency", "strategy": "mean", "measure": "npmi", "min_count": 2}
+    options: Dict[str, Any] = {"counts": "frequency", "strategy": "mean", "measure": "npmi", "min_count": 2}
     assert json.loads((data / "valid.gate.de-en.json").read_text())["options"] == options
     assert load_labeller(data, "de", "en").options == PMIOptions(**options)
     assert labels_of(data) == BruteForce(PAIRS, PMIOptions(**options)).labels(PAIRS)
 
 
-def test_languages_are_found_and_either_direction_can_be_trained(data):
+def test_languages_are_found_and_either_direction_can_be_trained(data: Path) -> None:
     assert data_utils.infer_language_pair(str(data)) == ["de", "en"]
     main([str(data)])
     assert labels_of(data) == LABELS
@@ -97,7 +94,7 @@ def test_languages_are_found_and_either_direction_can_be_trained(data):
 
 
 @pytest.mark.process
-def test_one_process_and_two_and_little_memory_give_the_same_bytes(tmp_path):
+def test_one_process_and_two_and_little_memory_give_the_same_bytes(tmp_path: Path) -> None:
     splits = {"train": random_pairs(300, seed=4), "valid": random_pairs(30, seed=5)}
     found = []
     for number, options in enumerate(([], ["--workers", "2", "--memory", "4K"], ["--memory", "1K"])):
@@ -107,7 +104,7 @@ def test_one_process_and_two_and_little_memory_give_the_same_bytes(tmp_path):
     assert found[0] == found[1] == found[2]
 
 
-def test_several_data_directories_share_one_table(tmp_path):
+def test_several_data_directories_share_one_table(tmp_path: Path) -> None:
     pairs = random_pairs(200, seed=6)
     whole = binarize(tmp_path / "whole", {"train": pairs}, "de", "en")
     parts = [tmp_path / "a", tmp_path / "b"]
@@ -121,7 +118,7 @@ def test_several_data_directories_share_one_table(tmp_path):
     assert len(load_labeller(parts[0], "de", "en").bilingual.metadata["train"]["train"]) == 2
 
 
-def test_what_is_counted_is_what_fairseq_trains_on(tmp_path):
+def test_what_is_counted_is_what_fairseq_trains_on(tmp_path: Path) -> None:
     """The split and its continuations up to the first that is missing."""
     pairs = random_pairs(90, seed=8, types=8)
     splits = {"train": pairs[:30], "train2": pairs[30:60], "valid": pairs[60:75], "valid1": pairs[75:]}
@@ -208,7 +205,7 @@ def no_training_split(data: Path) -> None:
         (no_training_split, r"has no split 'train'.*--train-subset"),
     ],
 )
-def test_bad_data_is_named_and_nothing_is_written(data, damage, message):
+def test_bad_data_is_named_and_nothing_is_written(data: Path, damage: Callable[[Path], None], message: str) -> None:
     damage(data)
     before = contents(data)
     with pytest.raises(UserError, match=message):
@@ -216,7 +213,7 @@ def test_bad_data_is_named_and_nothing_is_written(data, damage, message):
     assert contents(data) == before
 
 
-def test_a_language_pair_or_directory_that_does_not_exist(data, tmp_path):
+def test_a_language_pair_or_directory_that_does_not_exist(data: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no data of the language pair de-fr"):
         main([str(data), "-s", "de", "-t", "fr"])
     with pytest.raises(UserError, match="nowhere is not a directory"):
@@ -227,7 +224,7 @@ def test_a_language_pair_or_directory_that_does_not_exist(data, tmp_path):
 
 
 @pytest.mark.parametrize("lang", ["de", "en"])
-def test_data_directories_with_different_dictionaries(data, tmp_path, lang):
+def test_data_directories_with_different_dictionaries(data: Path, tmp_path: Path, lang: str) -> None:
     other = Path(shutil.copytree(data, tmp_path / "other"))
     with open(other / f"dict.{lang}.txt", "a") as file:
         file.write("new 1\n")
@@ -240,7 +237,7 @@ def names(folder: Path) -> Set[str]:
 
 
 @pytest.mark.parametrize("where", ["count_block", "save_table"])
-def test_a_terminated_run_leaves_nothing_behind(data, monkeypatch, where):
+def test_a_terminated_run_leaves_nothing_behind(data: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     before = names(data)
     monkeypatch.setattr(counting, where, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(SystemExit) as stop:
@@ -251,7 +248,7 @@ def test_a_terminated_run_leaves_nothing_behind(data, monkeypatch, where):
 
 
 @pytest.mark.process
-def test_full_disk(tmp_path):
+def test_full_disk(tmp_path: Path) -> None:
     """Run as a script in a clone, with files limited to 64 kB: says so in one line and removes what it wrote."""
     folder = binarize(tmp_path, {"train": random_pairs(2000, seed=7, types=400)}, "de", "en")
     before = contents(folder)
@@ -270,7 +267,7 @@ def test_full_disk(tmp_path):
     assert contents(folder) == before
 
 
-def test_sizes_and_numbers():
+def test_sizes_and_numbers() -> None:
     assert [memory_size(text) for text in ("4G", "1.5k", "2000", "2MiB")] == [4 << 30, 1536, 2000, 2 << 20]
     assert get_parser().parse_args(["data"]).memory == 4 << 30
     for options in (["--memory", "much"], ["--memory", "0"], ["--workers", "0"], ["--min-count", "-1"]):
@@ -278,14 +275,14 @@ def test_sizes_and_numbers():
             get_parser().parse_args(["data", *options])
 
 
-def test_sentences_without_words_have_labels_too(tmp_path):
+def test_sentences_without_words_have_labels_too(tmp_path: Path) -> None:
     folder = binarize(tmp_path, {"train": [*PAIRS, ("", ""), ("a", ""), ("", "x")], "valid": [("", "")]}, "de", "en")
     run(folder)
     assert labels_of(folder)[5:] == [[IGNORE], [IGNORE], [IGNORE, IGNORE]]
     assert labels_of(folder, "valid") == [[IGNORE]]
 
 
-def test_data_without_a_single_pair(tmp_path):
+def test_data_without_a_single_pair(tmp_path: Path) -> None:
     folder = binarize(tmp_path, {"train": [("a", ""), ("", "x")]}, "de", "en")
     run(folder)
     assert labels_of(folder) == [[IGNORE], [IGNORE, IGNORE]]

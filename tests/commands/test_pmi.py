@@ -91,7 +91,7 @@ def by_hand(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return binarize(tmp_path_factory.mktemp("by_hand"), {"train": PAIRS}, "de", "en")
 
 
-def test_tables_worked_by_hand(by_hand):
+def test_tables_worked_by_hand(by_hand: Path) -> None:
     bilingual, monolingual = count(by_hand)
     assert (len(bilingual), bilingual.total) == (8, 16)
     assert (len(monolingual), monolingual.total) == (4, 6)
@@ -101,12 +101,12 @@ def test_tables_worked_by_hand(by_hand):
     )
 
 
-def test_labels_worked_by_hand(by_hand):
+def test_labels_worked_by_hand(by_hand: Path) -> None:
     count(by_hand)
     assert rows(label_split(training_splits(by_hand)[0], by_hand)) == LABELS
 
 
-def test_labels_of_a_sentence_and_of_words_predicted_in_it(by_hand):
+def test_labels_of_a_sentence_and_of_words_predicted_in_it(by_hand: Path) -> None:
     labeller = GateLabeller(*count(by_hand))
     assert label(labeller, by_hand, "c c", "z x z") == LABELS[3]
     # After the same words stand others: y at the beginning was seen with no c; y after z was not seen either;
@@ -118,7 +118,7 @@ def test_labels_of_a_sentence_and_of_words_predicted_in_it(by_hand):
     assert label(labeller, by_hand, "b", "x z") == [SOURCE, TARGET, IGNORE]
 
 
-def test_a_tie_goes_to_the_target(tmp_path):
+def test_a_tie_goes_to_the_target(tmp_path: Path) -> None:
     # u is found with the source word p and after the target word v in the same way: 1 of 4 pairs against 1 of 4.
     folder = binarize(tmp_path, {"train": [("p q", "v u")]}, "de", "en")
     labeller = GateLabeller(*count(folder))
@@ -126,7 +126,7 @@ def test_a_tie_goes_to_the_target(tmp_path):
     assert label(labeller, folder, "p q", "v u") == [SOURCE, TARGET, IGNORE]
 
 
-def test_mean_is_taken_over_the_pairs_seen(by_hand):
+def test_mean_is_taken_over_the_pairs_seen(by_hand: Path) -> None:
     labeller = GateLabeller(*count(by_hand, strategy="mean"))
     # Sentence 1, y: (log 8/9 + log 8/5) / 2 = log 1.19 < log 3/2, where the maximum said SOURCE. The source word c was
     # not seen with y, so it changes nothing; a once more does, to log 1.08.
@@ -138,7 +138,7 @@ def test_mean_is_taken_over_the_pairs_seen(by_hand):
     assert labels == [SOURCE, SOURCE, IGNORE]
 
 
-def test_frequencies_of_tokens_in_place_of_marginals(by_hand):
+def test_frequencies_of_tokens_in_place_of_marginals(by_hand: Path) -> None:
     bilingual, monolingual = count(by_hand, counts="frequency")
     # Tokens: a 3, b 3, c 3, d 1; x 4, y 3, z 3. Z stays 16 and 6.
     assert look_up(bilingual, by_hand, "de", ["x a", "y d", "z b"]) == pytest.approx(
@@ -149,7 +149,7 @@ def test_frequencies_of_tokens_in_place_of_marginals(by_hand):
     )
 
 
-def test_normalized(by_hand, tmp_path):
+def test_normalized(by_hand: Path, tmp_path: Path) -> None:
     bilingual, _ = count(by_hand, measure="npmi")
     assert look_up(bilingual, by_hand, "de", ["x a", "y d"]) == pytest.approx(
         [math.log(8 / 7) / -math.log(3 / 16), math.log(8 / 3) / -math.log(1 / 16)]
@@ -158,7 +158,7 @@ def test_normalized(by_hand, tmp_path):
     assert look_up(count(folder, measure="npmi")[0], folder, "de", ["x a"]) == [1.0]  # P(x, a) = 1
 
 
-def test_min_count_forgets_pairs_but_not_that_they_were_counted(by_hand):
+def test_min_count_forgets_pairs_but_not_that_they_were_counted(by_hand: Path) -> None:
     bilingual, monolingual = count(by_hand, min_count=2)
     expected = {**BILINGUAL, "y d": -math.inf, "z a": -math.inf}
     assert look_up(bilingual, by_hand, "de", list(expected)) == pytest.approx(list(expected.values()))
@@ -172,7 +172,7 @@ def test_min_count_forgets_pairs_but_not_that_they_were_counted(by_hand):
 
 
 @pytest.mark.parametrize("piece", [None, 1, 3])
-def test_strongest_pairs(by_hand, monkeypatch, piece):
+def test_strongest_pairs(by_hand: Path, monkeypatch: pytest.MonkeyPatch, piece: Optional[int]) -> None:
     if piece is not None:
         go_in_pieces(monkeypatch, piece)
     bilingual, _ = count(by_hand)
@@ -184,7 +184,9 @@ def test_strongest_pairs(by_hand, monkeypatch, piece):
 
 @pytest.mark.parametrize("piece", [None, 7])
 @pytest.mark.parametrize("counts, strategy, measure", itertools.product(COUNTS, STRATEGIES, MEASURES))
-def test_agrees_with_brute_force(tmp_path, monkeypatch, counts, strategy, measure, piece):
+def test_agrees_with_brute_force(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts: str, strategy: str, measure: str, piece: Optional[int]
+) -> None:
     if piece is not None:
         go_in_pieces(monkeypatch, piece)
     train, valid = random_pairs(150, seed=1), random_pairs(50, seed=2)
@@ -201,7 +203,7 @@ def test_agrees_with_brute_force(tmp_path, monkeypatch, counts, strategy, measur
 
 @pytest.mark.process
 @pytest.mark.parametrize("min_count", [1, 3])
-def test_same_bytes_whatever_the_number_of_blocks_and_processes(tmp_path, min_count):
+def test_same_bytes_whatever_the_number_of_blocks_and_processes(tmp_path: Path, min_count: int) -> None:
     """Blocks of several types; of one type, counted in parts of the text; and sentences labelled one by one."""
     folder = binarize(tmp_path, {"train": random_pairs(30, seed=3)}, "de", "en")
     split = training_splits(folder)[0]
@@ -256,7 +258,7 @@ def test_a_frequent_word_is_labelled_in_sections(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_vocabulary_that_needs_more_than_16_bits(tmp_path):
+def test_a_vocabulary_that_needs_more_than_16_bits(tmp_path: Path) -> None:
     for side, lang in enumerate(("de", "en")):
         words = make_dictionary([f"unused{number}" for number in range(1 << 16)])
         for word in ("a", "b", "x", "y", "z", "c", "d"):
@@ -270,7 +272,7 @@ def test_a_vocabulary_that_needs_more_than_16_bits(tmp_path):
     assert rows(label_split(training_splits(tmp_path)[0], tmp_path)) == LABELS
 
 
-def test_tables_can_be_read_by_numpy_and_scipy(by_hand):
+def test_tables_can_be_read_by_numpy_and_scipy(by_hand: Path) -> None:
     scipy_sparse = pytest.importorskip("scipy.sparse")
     count(by_hand)
     with np.load(table_path(by_hand, "bilingual", "de", "en"), allow_pickle=False) as arrays:
@@ -281,7 +283,7 @@ def test_tables_can_be_read_by_numpy_and_scipy(by_hand):
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "missing"])
-def test_a_damaged_table_is_refused(by_hand, tmp_path, damage):
+def test_a_damaged_table_is_refused(by_hand: Path, tmp_path: Path, damage: str) -> None:
     path = tmp_path / "pmi.bilingual.de-en.npz"
     count(by_hand)
     data = bytearray((by_hand / path.name).read_bytes())
@@ -293,7 +295,7 @@ def test_a_damaged_table_is_refused(by_hand, tmp_path, damage):
         PMITable.load(path)
 
 
-def test_a_labeller_is_refused_for_other_data(tmp_path):
+def test_a_labeller_is_refused_for_other_data(tmp_path: Path) -> None:
     folder = binarize(tmp_path, {"train": PAIRS, "test": PAIRS[:2]}, "de", "en")
     count(folder)
     labeller = load_labeller(folder, "de", "en")
@@ -306,7 +308,7 @@ def test_a_labeller_is_refused_for_other_data(tmp_path):
         load_labeller(folder, "de", "en")
 
 
-def test_tables_of_different_runs_are_refused(by_hand):
+def test_tables_of_different_runs_are_refused(by_hand: Path) -> None:
     count(by_hand)
     monolingual = table_path(by_hand, "monolingual", "de", "en").read_bytes()
     count(by_hand, measure="npmi")
@@ -315,7 +317,7 @@ def test_tables_of_different_runs_are_refused(by_hand):
         load_labeller(by_hand, "de", "en")
 
 
-def test_ids_that_the_tables_do_not_have(by_hand):
+def test_ids_that_the_tables_do_not_have(by_hand: Path) -> None:
     labeller = GateLabeller(*count(by_hand))
     with pytest.raises(ValueError, match="token ids"):
         labeller.label_sentences(

@@ -7,7 +7,7 @@ import gzip
 import os
 import signal
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 import pytest
@@ -62,7 +62,7 @@ def reported(output: str) -> Dict[str, List[str]]:
 # Documents that fit
 
 
-def test_document_names(data, tmp_path, capsys):
+def test_document_names(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = set(contents(data))
     train, valid = write(tmp_path / "train.docids", TRAIN_NAMES), write(tmp_path / "valid.docids", ["x", "x"])
     run(data, "--documents", f"train={train}", f"valid={valid}")
@@ -81,20 +81,22 @@ def test_document_names(data, tmp_path, capsys):
     assert printed.err == ""
 
 
-def test_under_the_name_ctxgates(data, tmp_path):
+def test_under_the_name_ctxgates(data: Path, tmp_path: Path) -> None:
     names = write(tmp_path / "train.docids", TRAIN_NAMES)
     ctxgates.main(["preceding-sentences", str(data), "--documents", f"train={names}"])
     assert rows_of(data) == TRAIN_ROWS
 
 
-def test_compressed_document_names(data, tmp_path):
+def test_compressed_document_names(data: Path, tmp_path: Path) -> None:
     path = tmp_path / "train.docids.gz"
     path.write_bytes(gzip.compress("\n".join(TRAIN_NAMES).encode()))  # and no line feed at the end
     run(data, "--documents", f"train={path}")
     assert rows_of(data) == TRAIN_ROWS
 
 
-def test_splits_that_are_not_named_get_no_stream(data, tmp_path, capsys):
+def test_splits_that_are_not_named_get_no_stream(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run(data, "--documents", f"train={write(tmp_path / 'train.docids', TRAIN_NAMES)}")
     assert not list(data.glob("valid.preceding.*"))
     assert f"{data}/valid: not named, no stream written" in capsys.readouterr().out
@@ -105,7 +107,7 @@ def test_splits_that_are_not_named_get_no_stream(data, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["train.de", "train.de.gz"])
-def test_blank_lines_that_are_no_rows(data, tmp_path, name):
+def test_blank_lines_that_are_no_rows(data: Path, tmp_path: Path, name: str) -> None:
     write(tmp_path / "train.de", TRAIN_TEXT)
     (tmp_path / "train.de.gz").write_bytes(gzip.compress((tmp_path / "train.de").read_bytes()))
     run(data, "--blank-line-separated", f"train={tmp_path / name}")
@@ -113,7 +115,7 @@ def test_blank_lines_that_are_no_rows(data, tmp_path, name):
 
 
 @pytest.mark.parametrize("blank", ["", " \t", "\u00a0", "\r"])
-def test_blank_lines_that_are_rows(tmp_path, capsys, blank):
+def test_blank_lines_that_are_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str], blank: str) -> None:
     """The row after an empty one starts a document, and the empty one has no predecessor."""
     data = make_data(tmp_path / "data", train=TRAIN_TEXT)
     text = write(tmp_path / "train.de", [line or blank for line in TRAIN_TEXT])
@@ -122,20 +124,22 @@ def test_blank_lines_that_are_rows(tmp_path, capsys, blank):
     assert reported(capsys.readouterr().out) == {f"{data}/train.preceding.de-en": ["8", "3", "3", "2"]}
 
 
-def test_a_text_without_a_blank_line_is_one_document_with_a_warning(data, tmp_path, capsys):
+def test_a_text_without_a_blank_line_is_one_document_with_a_warning(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = write(tmp_path / "train.de", [line for line in TRAIN_TEXT if line])
     run(data, "--blank-line-separated", f"train={text}")
     assert rows_of(data) == [None, *range(len(rows_of(data)) - 1)]
     assert capsys.readouterr().err == f"warning: {text} has no blank line: the whole text is taken for one document\n"
 
 
-def test_several_blank_lines_in_a_row(data, tmp_path):
+def test_several_blank_lines_in_a_row(data: Path, tmp_path: Path) -> None:
     text = write(tmp_path / "train.de", ["", "a b", "c", "d e f", "", "", "a", "", "b b", "c d", "", ""])
     run(data, "--blank-line-separated", f"train={text}")
     assert rows_of(data) == TRAIN_ROWS
 
 
-def test_one_document(data, capsys):
+def test_one_document(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(data, "--one-document")
     assert rows_of(data) == [None, 0, 1, 2, 3, 4]
     assert rows_of(data, "valid") == [None, 0]
@@ -145,7 +149,9 @@ def test_one_document(data, capsys):
 @pytest.mark.parametrize(
     "documents", [("--one-document",), ("--documents", "train={path}")], ids=lambda options: options[0]
 )
-def test_an_empty_row_ends_a_document(tmp_path, capsys, documents):
+def test_an_empty_row_ends_a_document(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], documents: Tuple[str, ...]
+) -> None:
     data = make_data(tmp_path / "data", train=["a", "b", "", "c", "d", ""])
     path = write(tmp_path / "train.docids", ["x"] * 6)
     run(data, *(option.format(path=path) for option in documents))
@@ -153,14 +159,14 @@ def test_an_empty_row_ends_a_document(tmp_path, capsys, documents):
     assert reported(capsys.readouterr().out) == {f"{data}/train.preceding.de-en": ["6", "2", "2", "2"]}
 
 
-def test_a_split_of_single_sentences(tmp_path):
+def test_a_split_of_single_sentences(tmp_path: Path) -> None:
     """Every row of the stream is empty: nothing to map into memory."""
     data = make_data(tmp_path / "data", train=TRAIN)
     run(data, "--documents", f"train={write(tmp_path / 'train.docids', list('uvwxyz'))}")
     assert rows_of(data) == [None] * 6
 
 
-def test_several_data_directories(data, tmp_path, capsys):
+def test_several_data_directories(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = make_data(tmp_path / "other", train=["a", "b", "c"], train1=["a"])
     first, second = write(tmp_path / "1", TRAIN_NAMES), write(tmp_path / "2", ["x", "y", "y"])
     run(f"{data}:{other}", "--documents", f"train={first}:{second}")
@@ -172,7 +178,9 @@ def test_several_data_directories(data, tmp_path, capsys):
     assert f"{other}/train1: not named" in printed
 
 
-def test_only_the_first_data_directory_has_a_valid_split(data, tmp_path, capsys):
+def test_only_the_first_data_directory_has_a_valid_split(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """As fairseq reads it."""
     other = make_data(tmp_path / "other", train=["a", "b", "c"])
     first, second = write(tmp_path / "1", TRAIN_NAMES), write(tmp_path / "2", ["x", "y", "y"])
@@ -184,7 +192,7 @@ def test_only_the_first_data_directory_has_a_valid_split(data, tmp_path, capsys)
     check_refused(f"{data}:{other}", data, message, "--documents", f"valid={valid}:{valid}")
 
 
-def test_one_document_in_several_data_directories(data, tmp_path):
+def test_one_document_in_several_data_directories(data: Path, tmp_path: Path) -> None:
     other = make_data(tmp_path / "other", train=["a", "b", "c"], train1=["a"])
     run(f"{data}:{other}", "--one-document")
     assert rows_of(data, "valid") == [None, 0]
@@ -192,7 +200,7 @@ def test_one_document_in_several_data_directories(data, tmp_path):
     assert rows_of(other, "train1") == [None]
 
 
-def test_documents_that_come_back(data, tmp_path, capsys):
+def test_documents_that_come_back(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "train.docids", ["x", "x", "y", "x", "z", "y"])
     run(data, "--documents", f"train={path}")
     assert rows_of(data) == [None, 0, None, None, None, None]
@@ -202,7 +210,7 @@ def test_documents_that_come_back(data, tmp_path, capsys):
     assert "document order" in warning
 
 
-def test_languages_are_found_and_either_direction_can_be_trained(data, tmp_path):
+def test_languages_are_found_and_either_direction_can_be_trained(data: Path, tmp_path: Path) -> None:
     names = write(tmp_path / "train.docids", TRAIN_NAMES)
     main([str(data), "--documents", f"train={names}"])
     assert rows_of(data) == TRAIN_ROWS
@@ -211,7 +219,7 @@ def test_languages_are_found_and_either_direction_can_be_trained(data, tmp_path)
     assert rows_of(data, pair="en-de") == TRAIN_ROWS
 
 
-def test_the_empty_rows_are_those_of_the_source(tmp_path):
+def test_the_empty_rows_are_those_of_the_source(tmp_path: Path) -> None:
     data = binarize(tmp_path / "data", {"train": [("a", "t"), ("", "t"), ("a", "")]}, "de", "en")
     run(data, "--one-document")
     assert rows_of(data) == [None, None, None]
@@ -235,7 +243,7 @@ def check_refused_text(data: Path, lines: Sequence[str], message: str) -> None:
     check_refused(data, data, message, "--blank-line-separated", f"valid={valid}", f"train={text}")
 
 
-def test_blank_lines_at_other_places_than_the_empty_rows(tmp_path):
+def test_blank_lines_at_other_places_than_the_empty_rows(tmp_path: Path) -> None:
     data = make_data(tmp_path / "data", train=TRAIN_TEXT, valid=VALID)
     path = tmp_path / "train.de"
     check_refused_text(
@@ -245,13 +253,13 @@ def test_blank_lines_at_other_places_than_the_empty_rows(tmp_path):
     )
 
 
-def test_blank_lines_in_place_of_sentences(data):
+def test_blank_lines_in_place_of_sentences(data: Path) -> None:
     """As many lines as rows, two of them blank: this cannot be the text that was binarized."""
     check_refused_text(data, ["a b", "", "d e f", "", "b b", "c d"], "train.de, line 2: this line is blank either")
 
 
 @pytest.mark.parametrize("files", [1, 3])
-def test_another_number_of_files_than_of_data_directories(data, tmp_path, files):
+def test_another_number_of_files_than_of_data_directories(data: Path, tmp_path: Path, files: int) -> None:
     other = make_data(tmp_path / "other", train=TRAIN)
     path = write(tmp_path / "train.docids", TRAIN_NAMES)
     message = f"--documents train: {files} files for 2 data directories"
@@ -261,14 +269,14 @@ def test_another_number_of_files_than_of_data_directories(data, tmp_path, files)
 
 
 @pytest.mark.parametrize("file", ["dict.de.txt", "train.de-en.de.bin"])
-def test_damage_in_the_second_data_directory(data, tmp_path, file):
+def test_damage_in_the_second_data_directory(data: Path, tmp_path: Path, file: str) -> None:
     """Everything is checked before anything is written, also in the first."""
     other = make_data(tmp_path / "other", train=TRAIN)
     (other / file).unlink()
     check_refused(f"{data}:{other}", data, f"other/{file} not found", "--one-document")
 
 
-def test_no_such_directory_or_language(data, tmp_path):
+def test_no_such_directory_or_language(data: Path, tmp_path: Path) -> None:
     check_refused(f"{data}:{tmp_path / 'nowhere'}", data, "nowhere is not a directory.*--destdir", "--one-document")
     with pytest.raises(UserError, match="nowhere is not a directory.*--destdir"):
         main([str(tmp_path / "nowhere"), "--one-document"])
@@ -276,7 +284,7 @@ def test_no_such_directory_or_language(data, tmp_path):
         main([str(data), "-s", "de", "-t", "fr", "--one-document"])
 
 
-def test_a_byte_order_mark_does_not_begin_a_document(data, tmp_path):
+def test_a_byte_order_mark_does_not_begin_a_document(data: Path, tmp_path: Path) -> None:
     names = write(tmp_path / "train.docids", TRAIN_NAMES)
     run(data, "--documents", f"train={names}")
     expected = contents(data)
@@ -289,7 +297,9 @@ def test_a_byte_order_mark_does_not_begin_a_document(data, tmp_path):
 
 
 @pytest.mark.parametrize("stop", ["kill", "full disk"])
-def test_interrupted_writing_leaves_the_old_stream(data, tmp_path, monkeypatch, stop):
+def test_interrupted_writing_leaves_the_old_stream(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: str
+) -> None:
     run(data, "--documents", f"train={write(tmp_path / 'train.docids', TRAIN_NAMES)}")
     before = contents(data)
 

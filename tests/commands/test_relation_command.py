@@ -9,7 +9,7 @@ import os
 import signal
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, Iterable, List, Sequence, Tuple
 
 import numpy as np
 import pytest
@@ -92,7 +92,9 @@ STOPS = {"interrupt": KeyboardInterrupt, "terminate": SystemExit, "lost parser":
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_every_split_gets_its_tuples_as_positions_of_tokens(data, parser, capsys, workers):
+def test_every_split_gets_its_tuples_as_positions_of_tokens(
+    data: Path, parser: StubExtractor, capsys: pytest.CaptureFixture[str], workers: int
+) -> None:
     before = files_of(data)
     run(data, "--workers", workers)
     assert tuples_of(data) == TRAIN_TUPLES
@@ -118,19 +120,21 @@ def test_every_split_gets_its_tuples_as_positions_of_tokens(data, parser, capsys
     assert "sentences/s" in printed.err
 
 
-def test_sentences_that_are_the_same_are_parsed_once(data, parser):
+def test_sentences_that_are_the_same_are_parsed_once(data: Path, parser: StubExtractor) -> None:
     run(data)
     assert sorted(parser.parsed) == sorted(["the farmers buy lamps .", "rain falls .", '" no "', "they buy lamps ."])
     assert parser.is_closed
 
 
-def test_under_the_name_ctxgates_and_in_the_other_direction(data, parser):
+def test_under_the_name_ctxgates_and_in_the_other_direction(data: Path, parser: StubExtractor) -> None:
     ctxgates.main(["relations", str(data), "-s", "en", "-t", "de"])
     assert tuples_of(data, pair="en-de") == [[]] * 5
     assert parser.parsed == ["t"]
 
 
-def test_several_data_directories(data, tmp_path, parser, capsys):
+def test_several_data_directories(
+    data: Path, tmp_path: Path, parser: StubExtractor, capsys: pytest.CaptureFixture[str]
+) -> None:
     other = make_data(tmp_path / "other", train=["rain falls .", "a b c d"])
     run(f"{data}:{other}", "--dump", f"{tmp_path / '1'}:{tmp_path / '2'}")
     assert tuples_of(data) == TRAIN_TUPLES
@@ -140,7 +144,7 @@ def test_several_data_directories(data, tmp_path, parser, capsys):
     assert len((tmp_path / "2").read_text().splitlines()) == 2
 
 
-def test_data_that_are_text(tmp_path, parser):
+def test_data_that_are_text(tmp_path: Path, parser: StubExtractor) -> None:
     """--dataset-impl raw"""
     data = make_data(tmp_path / "data", train=SOURCES)
     for path in data.glob("train.de-en.*"):
@@ -151,7 +155,7 @@ def test_data_that_are_text(tmp_path, parser):
     assert tuples_of(data) == TRAIN_TUPLES
 
 
-def test_a_corpus_without_a_word(tmp_path, parser):
+def test_a_corpus_without_a_word(tmp_path: Path, parser: StubExtractor) -> None:
     data = make_data(tmp_path / "data", train=["", ""], valid=["a b c"])
     run(data)
     assert tuples_of(data) == [[], []]
@@ -163,7 +167,15 @@ def test_a_corpus_without_a_word(tmp_path, parser):
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("stop", ["interrupt", "terminate", "lost parser", "full disk"])
-def test_an_interrupted_run_goes_on_where_it_stopped(data, tmp_path, parser, monkeypatch, capsys, stop, workers):
+def test_an_interrupted_run_goes_on_where_it_stopped(
+    data: Path,
+    tmp_path: Path,
+    parser: StubExtractor,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    stop: str,
+    workers: int,
+) -> None:
     """Nothing is written before all is done, nothing is parsed twice, and the result is the same byte for byte."""
     whole = make_data(tmp_path / "whole", train=SOURCES, valid=VALID)
     run(whole)
@@ -201,7 +213,9 @@ def test_an_interrupted_run_goes_on_where_it_stopped(data, tmp_path, parser, mon
         assert files_of(data)[name] == content
 
 
-def test_half_a_shard_is_not_taken_for_a_whole_one(data, parser, monkeypatch):
+def test_half_a_shard_is_not_taken_for_a_whole_one(
+    data: Path, parser: StubExtractor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", lambda *paths: os.kill(os.getpid(), signal.SIGTERM))
         with pytest.raises(SystemExit):
@@ -210,7 +224,9 @@ def test_half_a_shard_is_not_taken_for_a_whole_one(data, parser, monkeypatch):
     assert not list(folder.iterdir())
 
 
-def test_work_with_other_options_or_data_is_not_taken_up(data, parser, monkeypatch, capsys):
+def test_work_with_other_options_or_data_is_not_taken_up(
+    data: Path, parser: StubExtractor, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def interrupted(*arguments: Any) -> None:
         raise KeyboardInterrupt
 
@@ -226,7 +242,9 @@ def test_work_with_other_options_or_data_is_not_taken_up(data, parser, monkeypat
 
 
 @pytest.mark.parametrize("is_interrupted", [True, False], ids=["shards", "streams"])
-def test_what_was_made_from_other_data_is_not_taken_up(data, parser, monkeypatch, is_interrupted):
+def test_what_was_made_from_other_data_is_not_taken_up(
+    data: Path, parser: StubExtractor, monkeypatch: pytest.MonkeyPatch, is_interrupted: bool
+) -> None:
     """The same sentences in another order, under the same names."""
 
     def interrupted(*arguments: Any) -> None:
@@ -241,7 +259,9 @@ def test_what_was_made_from_other_data_is_not_taken_up(data, parser, monkeypatch
     assert tuples_of(data) == TRAIN_TUPLES[::-1]
 
 
-def test_interrupted_writing_leaves_the_old_streams(data, parser, tmp_path, monkeypatch):
+def test_interrupted_writing_leaves_the_old_streams(
+    data: Path, parser: StubExtractor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run(data)
     before = files_of(data)
 
@@ -258,7 +278,9 @@ def test_interrupted_writing_leaves_the_old_streams(data, parser, tmp_path, monk
 # Streams that were made before
 
 
-def test_a_test_set_that_is_added_is_parsed_alone(tmp_path, parser, capsys):
+def test_a_test_set_that_is_added_is_parsed_alone(
+    tmp_path: Path, parser: StubExtractor, capsys: pytest.CaptureFixture[str]
+) -> None:
     data = make_data(tmp_path / "data", train=SOURCES, valid=VALID, test=["farmers like rain ."])
     later = tmp_path / "later"
     later.mkdir()
@@ -282,7 +304,7 @@ def test_a_test_set_that_is_added_is_parsed_alone(tmp_path, parser, capsys):
 
 
 @pytest.mark.parametrize("change", ["other options", "a damaged stream", "a removed JSON file", "a dump"])
-def test_what_is_not_the_same_is_parsed_again(data, tmp_path, parser, change):
+def test_what_is_not_the_same_is_parsed_again(data: Path, tmp_path: Path, parser: StubExtractor, change: str) -> None:
     run(data)
     parser.parsed.clear()
     if change == "a damaged stream":
@@ -290,7 +312,10 @@ def test_what_is_not_the_same_is_parsed_again(data, tmp_path, parser, change):
             file.write(b"x")
     if change == "a removed JSON file":
         (data / "train.relation.de-en.json").unlink()
-    options = {"other options": ["--corenlp-property", "threads=1"], "a dump": ["--dump", tmp_path / "dump"]}
+    options: Dict[str, Sequence[object]] = {
+        "other options": ["--corenlp-property", "threads=1"],
+        "a dump": ["--dump", tmp_path / "dump"],
+    }
     run(data, *options.get(change, []))
     of_valid = ["they buy lamps ."] if change in ("other options", "a dump") else []
     assert sorted(parser.parsed) == sorted([*TRAIN_SENTENCES, *of_valid])
@@ -305,7 +330,7 @@ def line(words: str, *tuples: Any, **more: Any) -> str:
     return json.dumps({"words": words.split(), "tuples": entries, **more}, ensure_ascii=False)
 
 
-def write(path: Path, lines: Sequence[str]) -> Path:
+def write(path: Path, lines: Iterable[str]) -> Path:
     path.write_text("".join(f"{entry}\n" for entry in lines), encoding="utf-8")
     return path
 
@@ -319,7 +344,7 @@ TRAIN_LINES = [
 ]
 
 
-def test_tuples_of_a_file(data, tmp_path, capsys):
+def test_tuples_of_a_file(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Rows of the same words may have tuples of their own; words may be escaped or not."""
     run(data, "--extractor", "jsonl", "--relations", f"train={write(tmp_path / 'train.jsonl', TRAIN_LINES)}")
     assert tuples_of(data) == [[[1, 2, 3, 4, 5, 6], [0, 4, 5, 6]], [], [], [[1, 2, 3, 4]], [[0, 2]]]
@@ -327,7 +352,7 @@ def test_tuples_of_a_file(data, tmp_path, capsys):
     assert f"{data}/valid: not named, no stream written" in capsys.readouterr().out
 
 
-def test_a_dump_can_be_read_by_people_and_back(data, tmp_path, parser):
+def test_a_dump_can_be_read_by_people_and_back(data: Path, tmp_path: Path, parser: StubExtractor) -> None:
     dump = tmp_path / "tuples.jsonl"
     run(data, "--dump", dump)
     expected = files_of(data)
@@ -350,7 +375,7 @@ def test_a_dump_can_be_read_by_people_and_back(data, tmp_path, parser):
     }
 
 
-def test_a_dump_of_words_that_were_escaped_twice_can_be_read_back(tmp_path, parser):
+def test_a_dump_of_words_that_were_escaped_twice_can_be_read_back(tmp_path: Path, parser: StubExtractor) -> None:
     """Such as those of a corpus that went through Moses' tokenizer twice."""
     data = make_data(tmp_path / "data", train=["&amp;quot; no &amp;quot; &quot;"])
     dump = tmp_path / "tuples.jsonl"
@@ -359,14 +384,14 @@ def test_a_dump_of_words_that_were_escaped_twice_can_be_read_back(tmp_path, pars
     run(data, "--extractor", "jsonl", "--relations", f"train={dump}")
 
 
-def test_a_byte_order_mark(data, tmp_path):
+def test_a_byte_order_mark(data: Path, tmp_path: Path) -> None:
     path = write(tmp_path / "train.jsonl", TRAIN_LINES)
     path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
     run(data, "--extractor", "jsonl", "--relations", f"train={path}")
     assert tuples_of(data)[0] == [[1, 2, 3, 4, 5, 6], [0, 4, 5, 6]]
 
 
-def test_the_tuples_of_the_quick_start(tmp_path):
+def test_the_tuples_of_the_quick_start(tmp_path: Path) -> None:
     """As its generator writes them, where an unknown word stands as <unk>."""
     data = make_data(tmp_path / "data", train=["red <unk> fall daily .", "farmers judges buy wash lamps boxes ."])
     tuples = [line("red <unk> fall daily ."), line("farmers judges buy wash lamps boxes .", ([0], [3], [4]))]
@@ -374,14 +399,16 @@ def test_the_tuples_of_the_quick_start(tmp_path):
     assert tuples_of(data) == [[], [[0, 3, 4]]]
 
 
-def test_an_unknown_word_stands_for_any(tmp_path):
+def test_an_unknown_word_stands_for_any(tmp_path: Path) -> None:
     data = binarize(tmp_path / "data", {"train": [("a b", "t")], "valid": [("a zebra b", "t")]}, "de", "en")
     tuples = write(tmp_path / "tuples", [line("a zebra b", ([0], [1], [2]))])
     run(data, "--extractor", "jsonl", "--relations", f"valid={tuples}")
     assert tuples_of(data, "valid") == [[[0, 1, 2]]]
 
 
-def test_a_word_that_an_unknown_subword_splits_leaves_the_sentence_without_tuples(tmp_path, capsys):
+def test_a_word_that_an_unknown_subword_splits_leaves_the_sentence_without_tuples(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The unknown subword has no mark that says that the word goes on; other sentences keep their tuples."""
     rows = [("chi@@ ll@@ ing out", "t"), ("a chi@@ zz@@ ing b", "t"), ("chi@@ ll@@ ing out", "t")]
     data = binarize(tmp_path / "data", {"train": [rows[0]], "valid": rows}, "de", "en")
@@ -392,7 +419,7 @@ def test_a_word_that_an_unknown_subword_splits_leaves_the_sentence_without_tuple
     assert "an unknown subword splits a word" in capsys.readouterr().out
 
 
-def test_an_unknown_subword_without_its_mark_leaves_the_sentence_without_tuples(tmp_path):
+def test_an_unknown_subword_without_its_mark_leaves_the_sentence_without_tuples(tmp_path: Path) -> None:
     """The rest of its word is then a word of its own in the row."""
     rows = [("chi@@ ll@@ ing out", "t"), ("a zz ing b", "t")]
     data = binarize(tmp_path / "data", {"train": [rows[0], ("ing", "t"), ("a b", "t")], "valid": rows}, "de", "en")
@@ -440,7 +467,7 @@ def refused(data: Path, message: str, *options: Any) -> None:
         (1, '{"words": ["the", "farmers", "buy", "lamps", "."], "tuples": [[0, 1]]}', "line 1: a tuple must be "),
     ],
 )
-def test_lines_that_do_not_fit(data, tmp_path, number, replacement, message):
+def test_lines_that_do_not_fit(data: Path, tmp_path: Path, number: int, replacement: str, message: str) -> None:
     lines = [replacement if place == number else entry for place, entry in enumerate(TRAIN_LINES, 1)]
     path = write(tmp_path / "train.jsonl", lines)
     valid = write(tmp_path / "valid.jsonl", [line(words) for words in VALID])
@@ -457,7 +484,7 @@ def test_lines_that_do_not_fit(data, tmp_path, number, replacement, message):
         ("a b c", "a b"),
     ],
 )
-def test_an_unknown_subword_does_not_excuse_other_words(tmp_path, row, words):
+def test_an_unknown_subword_does_not_excuse_other_words(tmp_path: Path, row: str, words: str) -> None:
     """Those that it cannot have changed are compared."""
     data = binarize(tmp_path / "data", {"train": [("a b c chi@@ ing", "t")], "valid": [(row, "t")]}, "de", "en")
     path = write(tmp_path / "valid.jsonl", [line(words)])
@@ -465,21 +492,21 @@ def test_an_unknown_subword_does_not_excuse_other_words(tmp_path, row, words):
 
 
 @pytest.mark.parametrize("lines, have", [(TRAIN_LINES[:-1], "only 4"), ([*TRAIN_LINES, line("a")], "more than 5")])
-def test_another_number_of_lines(data, tmp_path, lines, have):
+def test_another_number_of_lines(data: Path, tmp_path: Path, lines: List[str], have: str) -> None:
     path = write(tmp_path / "train.jsonl", lines)
     message = f"{path} has tuples of {have} sentences, but {data}/train has 5"
     refused(data, message, "--extractor", "jsonl", "--relations", f"train={path}")
 
 
-def test_lines_of_other_splits(data, tmp_path):
+def test_lines_of_other_splits(data: Path, tmp_path: Path) -> None:
     lines = [{**json.loads(text), "split": name} for text, name in zip(TRAIN_LINES, [None, "train", *["valid"] * 3])]
     path = write(tmp_path / "train.jsonl", map(json.dumps, lines))
     message = rf"{path} has tuples of only 2 sentences \(its other lines name the split valid\), but {data}/train has 5"
     refused(data, message, "--extractor", "jsonl", "--relations", f"train={path}")
 
 
-def test_tuples_without_words_are_not_counted(data, tmp_path, capsys):
-    empty = [], [], []
+def test_tuples_without_words_are_not_counted(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    empty: Tuple[List[int], ...] = ([], [], [])
     both, none = line("the farmers buy lamps .", empty, ([0], [1], [2])), line("rain falls .", empty)
     lines = [both, line(""), none, *TRAIN_LINES[3:]]
     run(data, "--extractor", "jsonl", "--relations", f"train={write(tmp_path / 'train.jsonl', lines)}")
@@ -487,7 +514,7 @@ def test_tuples_without_words_are_not_counted(data, tmp_path, capsys):
     assert numbers == ["5", "0.60", "60.0%", "16", "43.8%", "0"]  # 3 of 5 sentences, 3 + 2 + 2 of 16 words
 
 
-def test_files_that_cannot_be_read(data, tmp_path):
+def test_files_that_cannot_be_read(data: Path, tmp_path: Path) -> None:
     for name, content in (
         ("latin", "\xfc".encode("latin-1")),
         ("half.gz", gzip.compress(b"{}")[:-9]),
@@ -512,7 +539,7 @@ def test_files_that_cannot_be_read(data, tmp_path):
         (("--extractor", "corenlp-dependencies", "--language", "nn"), "no models for the language 'nn'"),
     ],
 )
-def test_options_that_do_not_go_together(data, options, message):
+def test_options_that_do_not_go_together(data: Path, options: Tuple[str, ...], message: str) -> None:
     refused(data, message, *options)
 
 
@@ -529,13 +556,13 @@ def test_options_that_do_not_go_together(data, options, message):
     ],
     ids=" ".join,
 )
-def test_options_that_say_nothing(data, options, capsys):
+def test_options_that_say_nothing(data: Path, options: Tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         run(data, *options)
     assert options[0] in capsys.readouterr().err
 
 
-def test_without_java_and_without_corenlp(data, tmp_path, monkeypatch):
+def test_without_java_and_without_corenlp(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CORENLP_HOME", str(tmp_path / "nowhere"))
     options = ("--extractor", "corenlp-openie", "--language", "en")
     with monkeypatch.context() as patch:

@@ -22,6 +22,7 @@ import ctxgates
 from fairseq_ctxgates.commands import relations as command
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations.extraction import corenlp_server, shards
+from fairseq_ctxgates.relations.extraction.corenlp import CoreNLPExtractor
 from fairseq_ctxgates.relations.extraction.extractor import RelationExtractor, relations_of_tokens
 from tests.helpers.corpus import binarize
 from tests.helpers.extractors import make_extractor
@@ -82,7 +83,7 @@ def tuples_in_words(extractor: RelationExtractor, sentences: Sequence[str]) -> L
     ]
 
 
-def test_tuples_of_english_sentences_word_by_word(corenlp_url):
+def test_tuples_of_english_sentences_word_by_word(corenlp_url: str) -> None:
     with make_extractor("corenlp-openie", "en", [corenlp_url]) as extractor:
         assert dict(zip(ENGLISH, tuples_in_words(extractor, list(ENGLISH)))) == ENGLISH
         assert extractor.extract(["John ate a large , red apple .".split()]) == [
@@ -90,12 +91,12 @@ def test_tuples_of_english_sentences_word_by_word(corenlp_url):
         ]
 
 
-def test_tuples_of_german_sentences_from_dependencies(corenlp_url):
+def test_tuples_of_german_sentences_from_dependencies(corenlp_url: str) -> None:
     with make_extractor("corenlp-dependencies", "de", [corenlp_url]) as extractor:
         assert dict(zip(GERMAN, tuples_in_words(extractor, list(GERMAN)))) == GERMAN
 
 
-def test_tuples_of_subwords_and_escapes(corenlp_url):
+def test_tuples_of_subwords_and_escapes(corenlp_url: str) -> None:
     """The dog's owner, as Moses and subword-nmt leave him."""
     row = "the d@@ og &apos;s ow@@ ner buys f@@ resh &quot; app@@ les &quot; .".split()
     with make_extractor("corenlp-openie", "en", [corenlp_url]) as extractor:
@@ -106,7 +107,7 @@ def test_tuples_of_subwords_and_escapes(corenlp_url):
     assert groups == [[place for word in group for place in positions[word]] for group in words]
 
 
-def test_odd_sentences_move_nothing_to_another_row(corenlp_url):
+def test_odd_sentences_move_nothing_to_another_row(corenlp_url: str) -> None:
     long = ["The", "old", "farmer", *["very"] * 190, "often", "sells", "fresh", "apples", "at", "markets", "."]
     assert len(long) == 200
     odd = [
@@ -132,7 +133,7 @@ def test_odd_sentences_move_nothing_to_another_row(corenlp_url):
         assert groups is None or all(0 <= word < len(words) for group in groups for word in group)
 
 
-def test_a_word_that_comes_back_changed_has_no_position(corenlp_url):
+def test_a_word_that_comes_back_changed_has_no_position(corenlp_url: str) -> None:
     """With a tokenizer of its own the server makes two words of "$5", and all after it would shift."""
     sentences = [SHORT.split(), "The old farmer sells $5 apples .".split(), "Cats are animals .".split()]
     with make_extractor("corenlp-openie", "en", [corenlp_url]) as extractor:
@@ -143,22 +144,23 @@ def test_a_word_that_comes_back_changed_has_no_position(corenlp_url):
         assert extractor.extract(sentences) == [expected[0], None, expected[2]]
 
 
-def test_a_sentence_that_takes_too_long_is_given_up(corenlp_url):
+def test_a_sentence_that_takes_too_long_is_given_up(corenlp_url: str) -> None:
     with make_extractor("corenlp-openie", "en", [corenlp_url], timeout=6) as extractor:
         start = time.monotonic()
         first, endless, last = extractor.extract([SHORT.split(), ENDLESS.split(), "Cats are animals .".split()])
         assert time.monotonic() - start < 30
+    assert first is not None
     assert (len(first), endless, last) == (4, None, [[0, 1, 2]])
 
 
-def test_a_language_that_the_server_has_no_models_for(corenlp_url):
+def test_a_language_that_the_server_has_no_models_for(corenlp_url: str) -> None:
     """It would take the English ones and say nothing."""
     with pytest.raises(UserError, match=r"has no models for italian: add their jar, .*models-italian.jar"):
         make_extractor("corenlp-dependencies", "it", [corenlp_url])
 
 
 @pytest.mark.slow
-def test_a_server_killed_in_the_middle_is_started_again(corenlp_url, monkeypatch):
+def test_a_server_killed_in_the_middle_is_started_again(corenlp_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """``corenlp_url`` says that CoreNLP is there, and what is expected."""
     monkeypatch.setattr(RelationExtractor, "sentences_at_once", 5)
     sentences = [f"The farmer sells {number} apples .".split() for number in range(12)]
@@ -166,21 +168,30 @@ def test_a_server_killed_in_the_middle_is_started_again(corenlp_url, monkeypatch
         expected = extractor.extract(sentences)
     assert all(expected)
     with make_extractor("corenlp-dependencies", "en", memory="2G") as extractor:
+        assert isinstance(extractor, CoreNLPExtractor)
         (server,) = extractor._servers
-        annotate, requests = server.annotate, []
+        assert isinstance(server, corenlp_server.ManagedServer)
+        annotate = server.annotate
+        requests: List[str] = []
 
         def killed_at_the_second(text: str, *timeout: int) -> object:
             requests.append(text)
             if len(requests) == 2:
-                server._process.server.kill()
+                java_of(server).kill()
             return annotate(text, *timeout)
 
         monkeypatch.setattr(server, "annotate", killed_at_the_second)
-        first = server._process.server.pid
+        first = java_of(server).pid
         assert extractor.extract(sentences) == expected
-        second = server._process.server
+        second = java_of(server)
         assert second.pid != first
     assert second.poll() is not None  # ended with the block
+
+
+def java_of(server: corenlp_server.ManagedServer) -> subprocess.Popen:
+    """The process of a server that was started."""
+    assert server._process is not None
+    return server._process.server
 
 
 @contextmanager
@@ -218,7 +229,9 @@ def passing_on(url: str, dropped: Container[int]) -> Iterator[str]:
             thread.join()
 
 
-def test_a_lost_server_that_comes_back_and_one_that_others_stand_in_for(corenlp_url, monkeypatch, caplog):
+def test_a_lost_server_that_comes_back_and_one_that_others_stand_in_for(
+    corenlp_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(RelationExtractor, "sentences_at_once", 5)
     sentences = [f"The farmer sells {number} apples .".split() for number in range(12)]
     with make_extractor("corenlp-dependencies", "en", [corenlp_url]) as extractor:
@@ -233,7 +246,7 @@ def test_a_lost_server_that_comes_back_and_one_that_others_stand_in_for(corenlp_
     assert f"the CoreNLP server at {url} is lost" in caplog.text
 
 
-def test_an_address_where_no_server_answers(monkeypatch):
+def test_an_address_where_no_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corenlp_server, "CONNECTION_SECONDS", 0)
     with pytest.raises(
         UserError, match=r"no CoreNLP server answers at http://localhost:1 \(/ping: ConnectionError\); start one"
@@ -242,7 +255,7 @@ def test_an_address_where_no_server_answers(monkeypatch):
 
 
 @pytest.mark.process
-def test_a_server_that_is_none_of_corenlps(tmp_path):
+def test_a_server_that_is_none_of_corenlps(tmp_path: Path) -> None:
     (tmp_path / "ping").write_text("pong")
     handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
     with ThreadingHTTPServer(("localhost", 0), handler) as server:
@@ -252,13 +265,15 @@ def test_a_server_that_is_none_of_corenlps(tmp_path):
         server.shutdown()
 
 
-def test_a_server_that_does_not_start(corenlp_url):
+def test_a_server_that_does_not_start(corenlp_url: str) -> None:
     with pytest.raises(UserError, match="the CoreNLP server does not start; the end of its log: .*heap"):
         make_extractor("corenlp-openie", "en", memory="1K")
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_goes_on_where_it_stopped(corenlp_url, tmp_path, monkeypatch, capsys):
+def test_a_run_that_is_killed_goes_on_where_it_stopped(
+    corenlp_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Byte for byte the streams of a run that was not."""
     monkeypatch.setattr(shards, "SHARD_SENTENCES", 50)
     pairs = [(f"The {name} farmer sells {number} apples .", "t") for number in range(120) for name in ("old", "new")]

@@ -12,6 +12,7 @@ from stanza.models.common.doc import Document
 
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations.extraction.dependencies import DependencyTree, tuples_of_tree
+from fairseq_ctxgates.relations.extraction.stanza_pipeline import StanzaExtractor
 from tests.helpers.extractors import make_extractor
 
 # Word, head (counted from 1, 0 for the root), relation
@@ -57,7 +58,7 @@ TREES = {
 
 
 @pytest.mark.parametrize("tree, expected", TREES.values(), ids=TREES)
-def test_tuples_of_trees(tree, expected):
+def test_tuples_of_trees(tree: str, expected: List[str]) -> None:
     entries = [entry.split("/") for entry in tree.split()]
     words, heads, labels = ([entry[part] for entry in entries] for part in range(3))
     tuples = tuples_of_tree([int(head) - 1 for head in heads], labels)
@@ -67,7 +68,7 @@ def test_tuples_of_trees(tree, expected):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("label", ["conj", "xcomp", "compound"])
-def test_a_tree_as_deep_as_a_sentence_is_long(label):
+def test_a_tree_as_deep_as_a_sentence_is_long(label: str) -> None:
     """The subject of the first word is shared down the chain; the words of a compound are one phrase."""
     heads, labels = [1, -1, *range(1, 1999)], ["nsubj", "root", *[label] * 1998]
     tuples = tuples_of_tree(heads, labels)
@@ -75,7 +76,7 @@ def test_a_tree_as_deep_as_a_sentence_is_long(label):
     assert len(tuples_of_tree([-1, 0, *range(1, 1999)], ["root", "obj", *["compound"] * 1998])) == 0
 
 
-def test_what_is_no_tree():
+def test_what_is_no_tree() -> None:
     assert tuples_of_tree([-1], ["conj"]) == []
     assert tuples_of_tree([1, 0], ["conj", "conj"]) == []
     assert DependencyTree([1, 0], ["compound", "compound"]).phrases([0]) == [0, 1]
@@ -107,15 +108,16 @@ class Pipeline:
         )
 
 
-def test_a_stanza_pipeline(monkeypatch):
+def test_a_stanza_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stanza.Pipeline", Pipeline)
     with make_extractor("stanza", "de") as extractor:
         found = extractor.extract([["Hunde", "jagen", "Katzen"], [], ["Kaese", "mag", "Maria"], ["Hunde", "BAD"]])
     assert found == [[[0, 1, 2]], [], None, None]  # the third came back as other words, the fourth failed
+    assert isinstance(extractor, StanzaExtractor)
     assert [len(request) for request in extractor._pipeline.requests] == [3, 1, 1, 1]
 
 
-def test_a_language_that_stanza_has_no_models_for(monkeypatch):
+def test_a_language_that_stanza_has_no_models_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stanza.Pipeline", Pipeline)
     with pytest.raises(UserError, match=r"no models for 'xx'.*resources.json.*stanza.download\(\"xx\"\)"):
         make_extractor("stanza", "xx")

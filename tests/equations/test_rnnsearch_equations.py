@@ -203,7 +203,7 @@ def test_encoder_is_torchs_gru() -> None:
         torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)
 
 
-def test_pack() -> None:
+def test_words_are_packed_by_position_with_the_longest_sentence_first() -> None:
     """Two batches of other lengths, padded on either side: all first words, those of the longest sentence first, ..."""
     tokens = [torch.tensor([[PAD, 4, 5], [6, 7, 8]]), torch.tensor([[9, PAD, PAD, PAD], [10, 11, 12, 13]])]
     order, batch_sizes, rows = pack(tokens, PAD)

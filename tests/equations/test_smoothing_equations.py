@@ -158,7 +158,7 @@ def test_smoothing_computes_what_the_slides_say(
 @pytest.mark.parametrize("activation", PHI)
 @pytest.mark.parametrize("kind", ["fcwm", "ccwm"])
 @torch.no_grad()
-def test_activation(kind: str, activation: str) -> None:
+def test_smoothing_with_each_activation_computes_what_the_slides_say(kind: str, activation: str) -> None:
     options: dict[str, Any] = {
         "smoothing": kind,
         "smoothing_window": 2,
@@ -416,7 +416,7 @@ def test_no_smoothing_by_default() -> None:
         (["--smoothing-side", "both"], ["encoder", "decoder"]),
     ],
 )
-def test_side(arguments: list[str], sides: list[str]) -> None:
+def test_the_side_asked_for_is_smoothed_and_by_default_the_encoder(arguments: list[str], sides: list[str]) -> None:
     assert [side for side in SIDES if build(side, "--smoothing", "fcwm", *arguments) is not None] == sides
 
 

@@ -48,7 +48,7 @@ def test_launches_of_a_context_gate() -> None:
     assert gates[1] - gates[0] <= 2 * 12
 
 
-def test_counting() -> None:
+def test_reading_on_the_host_waits_and_a_view_launches_nothing() -> None:
     x = torch.arange(6.0).view(2, 3)
     expected = {
         (lambda: x.t()): (0, 0),  # a view

@@ -164,7 +164,7 @@ def test_only_the_positions_asked_for() -> None:
     assert extra["attn"] == [None]
 
 
-def test_features() -> None:
+def test_features_give_the_logits_through_the_output_layer() -> None:
     model = make_rnnsearch()
     features, _ = model(**INPUT, prev_output_tokens=PREVIOUS, features_only=True)
     assert features.shape == (3, 5, 3)

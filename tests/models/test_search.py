@@ -73,7 +73,7 @@ def test_translations_are_those_of_fairseqs_search(models: str, search: str) -> 
 
 
 @pytest.mark.parametrize("models", MODELS)
-def test_prefixes(models: str) -> None:
+def test_translations_after_prefixes_are_those_of_fairseqs_search(models: str) -> None:
     """``fairseq-generate --prefix-size 2``, with prefixes of two words, of one, and of none."""
     prefixes = torch.tensor([[9, 12], [7, DICTIONARY.pad()], [DICTIONARY.pad()] * 2])
     stock, ours = make_generators(models, "beams")

@@ -123,7 +123,7 @@ def names_in(path: Path) -> Set[str]:
 
 @pytest.mark.parametrize("is_zip", [ZIP, LEGACY])
 @pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)
-def test_objects(content: Any, is_zip: bool, tmp_path: Path) -> None:
+def test_objects_are_loaded_as_they_were_saved(content: Any, is_zip: bool, tmp_path: Path) -> None:
     found = saved_and_loaded(content, tmp_path / "a.pt", is_zip)
     assert found == content
     assert type(found) is type(content)
@@ -131,7 +131,7 @@ def test_objects(content: Any, is_zip: bool, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_zip", [ZIP, LEGACY])
 @pytest.mark.parametrize("tensor", TENSORS.values(), ids=TENSORS)
-def test_tensors(tensor: Any, is_zip: bool, tmp_path: Path) -> None:
+def test_tensors_keep_their_type_strides_and_numbers(tensor: Any, is_zip: bool, tmp_path: Path) -> None:
     found = saved_and_loaded(tensor, tmp_path / "a.pt", is_zip)
     assert (type(found), found.dtype, found.stride()) == (type(tensor), tensor.dtype, tensor.stride())
     assert torch.equal(found, tensor)
@@ -146,7 +146,9 @@ def test_tensors_that_share_memory_still_do(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_zip", [ZIP, LEGACY])
 @pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS)
-def test_arrays(array: np.ndarray, is_zip: bool, tmp_path: Path) -> None:
+def test_arrays_keep_their_shape_and_numbers_in_the_byte_order_of_here(
+    array: np.ndarray, is_zip: bool, tmp_path: Path
+) -> None:
     found = saved_and_loaded(array, tmp_path / "a.pt", is_zip)
     assert isinstance(found, np.ndarray)
     assert (found.dtype, found.shape) == (array.dtype.newbyteorder("="), array.shape)  # as NumPy loads it anywhere
@@ -185,7 +187,7 @@ def test_arrays_of_the_other_numpy(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_zip", [ZIP, LEGACY])
-def test_meters(is_zip: bool, tmp_path: Path) -> None:
+def test_meters_keep_their_state_under_the_module_names_of_now_and_then(is_zip: bool, tmp_path: Path) -> None:
     expected = old_meters()
     for module in ("fairseq.logging.meters", "fairseq.meters"):  # now, and in those releases
         torch.save(expected, tmp_path / "a.pt", _use_new_zipfile_serialization=LEGACY)

@@ -94,7 +94,7 @@ def test_words_that_were_cut_off(length: int, expected: List[str]) -> None:
     assert draw(relation_mask(pack_tuples([[5, 6], [7]]), 4)) == ["xxxx"] * 4  # no tuple is left
 
 
-def test_rows() -> None:
+def test_each_tuple_that_has_positions_is_packed_with_its_end() -> None:
     assert pack_tuples(TUPLES).tolist() == [0, 1, 2, 3, -1, 5, 6, 3, -1]
     assert pack_tuples([[], [4]]).tolist() == [4, -1]
     assert pack_tuples([]).dtype == pack_tuples(TUPLES).dtype == np.int32

@@ -139,7 +139,7 @@ def test_warnings_about_the_training_data(
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.process)])
-def test_workers(labelled: Path, workers: int) -> None:
+def test_each_token_has_its_label_whatever_the_number_of_loader_workers(labelled: Path, workers: int) -> None:
     task = setup_task(labelled)
     task.load_dataset("train")
     check_labels(list(batches(task, "train", num_workers=workers)), 60)
@@ -537,7 +537,7 @@ def test_language_pair_that_does_not_exist(data: Path) -> None:
         find_splits(data / "nowhere", "de", "en")
 
 
-def test_find_splits(data: Path) -> None:
+def test_splits_are_found_in_either_direction(data: Path) -> None:
     assert [split.name for split in find_splits(data, "de", "en")] == ["train", "valid", "valid1"]
     assert [split.name for split in find_splits(data, "en", "de")] == ["train", "valid", "valid1"]
 

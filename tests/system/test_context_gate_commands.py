@@ -162,7 +162,7 @@ def test_layer_drop(trained: Trained, unlabelled: Path, tmp_path: Path) -> None:
 
 
 @multiplies_float16
-def test_float16(trained: Trained, tmp_path: Path) -> None:
+def test_float16_logs_the_losses_of_float32(trained: Trained, tmp_path: Path) -> None:
     """Without a GPU fairseq trains in half precision only with --memory-efficient-fp16."""
     common = (*GATED, "--share-all-embeddings", "--max-epoch", 1, "--no-epoch-checkpoints")
     log = train(trained.data, tmp_path, *common, "--memory-efficient-fp16", "--fp16-init-scale", "4")
@@ -192,7 +192,7 @@ def check_same_training(found: List[Dict[str, Any]], found_parameters: Dict[str,
     check_same_parameters(found_parameters, expected_parameters, 1e-4)
 
 
-def test_update_freq(trained: Trained, whole_corpus: Any, tmp_path: Path) -> None:
+def test_six_parts_in_one_update_train_as_the_whole(trained: Trained, whole_corpus: Any, tmp_path: Path) -> None:
     log = train(trained.data, tmp_path, *WHOLE_CORPUS, "--batch-size", "8", "--update-freq", "6")
     check_same_training(logged(log), parameters(tmp_path / "checkpoint_last.pt"), whole_corpus)
 
@@ -207,7 +207,7 @@ def test_two_processes(trained: Trained, whole_corpus: Any, tmp_path: Path, warm
 
 
 @pytest.mark.parametrize("override", ["{}", "{'dropout': 0.3}", "{'gate_lambda': 3.0}"])
-def test_validate(trained: Trained, override: str) -> None:
+def test_validation_gives_what_training_logged_whatever_the_overrides(trained: Trained, override: str) -> None:
     """Without options of its own it finds the labels, since the checkpoint says that it was trained with them. Dropout
     and the weight of the regularizer, options of the model and of the criterion, change nothing in validation."""
     last = logged(trained.logs["gated"], "valid")[-1]

@@ -592,7 +592,7 @@ def test_columns_without_a_value_are_not_printed() -> None:
 
 
 @pytest.mark.slow
-def test_smoke(
+def test_a_plan_runs_from_training_to_table_and_makes_nothing_twice(
     warm_commands: WarmPython, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, value in warm_commands.environment(CUDA_VISIBLE_DEVICES="").items():

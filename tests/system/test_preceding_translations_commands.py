@@ -250,7 +250,7 @@ def test_the_same_numbers_given_and_not(trained: Trained, tmp_path: Path) -> Non
     assert logged(log, "train")[-1]["epoch"] == 5
 
 
-def test_ensemble(trained: Trained) -> None:
+def test_an_ensemble_scores_by_both_models_and_batches_change_nothing(trained: Trained) -> None:
     one, two = trained["two on rnnsearch"], trained["two of stock"]
     found = generate(trained.data, f"{one}:{two}", "--score-reference")
     check_ensemble_scores(found, [trained.scores("two on rnnsearch"), trained.scores("two of stock")])

@@ -97,7 +97,9 @@ def test_gates_wait_for_the_labels_that_they_are_compared_with() -> None:
         assert not model.has_gates or "gate labels" in model.needs
 
 
-def test_size(corpus: dict[str, list[Line]]) -> None:
+def test_training_has_a_thousand_documents_of_seven_sentences_and_no_name_comes_twice(
+    corpus: dict[str, list[Line]],
+) -> None:
     assert len(corpus["train"]) == 7000
     sizes = Counter(Counter(line.document for line in corpus["train"]).values())
     assert sizes == {7: 1000}

@@ -77,7 +77,7 @@ def test_interactive_equals_generate(trained: Trained, model: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("model", ["two", "two on rnnsearch"])
-def test_alignments(trained: Trained, model: str) -> None:
+def test_every_sentence_has_an_alignment_that_batches_do_not_change(trained: Trained, model: str) -> None:
     command = (*TASK, "--path", trained[model], *DECODING, "--print-alignment")
     found = printed_alignments(run("generate", trained.data, *command))
     assert len(found) == 20 and all(found.values())
@@ -132,7 +132,7 @@ def analyze(name: str, trained: Trained, model: str, folder: Path, *options: obj
 
 
 @pytest.mark.parametrize("model", ["two", "two on rnnsearch", "two concatenated"])
-def test_cxmi(trained: Trained, model: str, tmp_path: Path) -> None:
+def test_cxmi_is_zero_only_where_no_sentence_precedes(trained: Trained, model: str, tmp_path: Path) -> None:
     (found,) = analyze("cxmi", trained, model, tmp_path, "--max-tokens", 60)["systems"]
     assert [found[name]["sentences"] for name in ("all", "with_a_preceding_sentence", "without_one")] == [20, 17, 3]
     assert found["without_one"]["cxmi"] == pytest.approx(0, abs=1e-6)
