@@ -270,7 +270,14 @@ def test_full_disk(tmp_path: Path) -> None:
 def test_sizes_and_numbers() -> None:
     assert [memory_size(text) for text in ("4G", "1.5k", "2000", "2MiB")] == [4 << 30, 1536, 2000, 2 << 20]
     assert get_parser().parse_args(["data"]).memory == 4 << 30
-    for options in (["--memory", "much"], ["--memory", "0"], ["--workers", "0"], ["--min-count", "-1"]):
+    for options in (
+        ["--workers", "+5"],
+        ["--workers", "1_0"],
+        ["--memory", "much"],
+        ["--memory", "0"],
+        ["--workers", "0"],
+        ["--min-count", "-1"],
+    ):
         with pytest.raises(SystemExit):
             get_parser().parse_args(["data", *options])
 

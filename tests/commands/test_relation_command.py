@@ -224,7 +224,7 @@ def test_half_a_shard_is_not_taken_for_a_whole_one(
     assert not list(folder.iterdir())
 
 
-def test_work_with_other_options_or_data_is_not_taken_up(
+def test_work_with_other_options_is_not_taken_up(
     data: Path, parser: StubExtractor, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(*arguments: Any) -> None:
@@ -578,3 +578,14 @@ def test_a_sentence_on_which_the_parser_fails_is_not_too_long() -> None:
     statistics = RelationStatistics()
     statistics.add(["a"], None)
     assert (statistics.not_parsed, statistics.too_long) == (1, 0)
+
+
+def test_properties_in_another_order_are_the_same(
+    data: Path, parser: StubExtractor, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = ("--corenlp-property", "a=1"), ("--corenlp-property", "b=2")
+    run(data, *first, *second)
+    parser.parsed.clear()
+    run(data, *second, *first)
+    assert not parser.parsed
+    assert f"{data}/train.relation.de-en: kept" in capsys.readouterr().out

@@ -174,11 +174,11 @@ def test_a_server_killed_in_the_middle_is_started_again(corenlp_url: str, monkey
         annotate = server.annotate
         requests: List[str] = []
 
-        def killed_at_the_second(text: str, *timeout: int) -> object:
+        def killed_at_the_second(text: str) -> object:
             requests.append(text)
             if len(requests) == 2:
                 java_of(server).kill()
-            return annotate(text, *timeout)
+            return annotate(text)
 
         monkeypatch.setattr(server, "annotate", killed_at_the_second)
         first = java_of(server).pid
