@@ -55,7 +55,7 @@ class RelationsConfig(FairseqDataclass):
         default=None,
         metadata={
             "help": "the language of the lines for --relation-extractor (default: that which the data's relations were "
-            "extracted for, or --source-lang)"
+            "extracted for, if it is known, or --source-lang)"
         },
     )
     corenlp_url: Optional[str] = field(

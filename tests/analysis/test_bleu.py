@@ -26,12 +26,13 @@ from fairseq_ctxgates.data.subwords import join_subwords
 from fairseq_ctxgates.errors import UserError
 from tests.helpers.corpus import binarize, make_dictionary
 
-# --- buckets ----------------------------------------------------------------------------------------------------------
-
 
 def test_translations_with_scores_that_are_not_finite(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("H-0\t-inf\ta\nH-1\t-0.5\tb\n")
     assert read_translations(tmp_path / "out") == ["a", "b"]
+
+
+# --- buckets ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_bound_is_the_last_of_its_bucket() -> None:

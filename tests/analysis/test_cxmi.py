@@ -110,13 +110,13 @@ def test_the_sentence_drawn_by_itself_has_a_preceding_one() -> None:
     assert figure.axes[1].get_title() == "Sentence 2: without a preceding sentence, the difference is 9.00 bits"
 
 
-# --- models -----------------------------------------------------------------------------------------------------------
-
-
 def test_a_sentence_is_not_drawn_for_its_length() -> None:
     short = replace(FIRST, number=7, tokens=["a"], with_context=np.array([5.0]), without=np.array([0.0]))
     long = replace(FIRST, number=8, tokens=["a"] * 3, with_context=np.full(3, 4.0), without=np.zeros(3))
     assert drawn_sentence([long, short]) is short
+
+
+# --- models -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")

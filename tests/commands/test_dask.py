@@ -56,7 +56,7 @@ class Cluster:
         options = ("--no-nanny", "--no-dashboard", "--nthreads", "1", "--local-directory", self.folder)
         number = self._number_of_workers() + 1
         process = self._start(self.python, "dask_worker", self.address, *options, "--preload", script, **environment)
-        assert wait_until(lambda: process.poll() is not None or self._number_of_workers() == number)
+        assert wait_until(lambda: process.poll() is not None or self._number_of_workers() == number, seconds=60)
         assert process.poll() is None
         return process
 

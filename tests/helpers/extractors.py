@@ -32,6 +32,7 @@ class StubExtractor(RelationExtractor):
         self.is_closed = False
 
     def parse(self, sentences: Sequence[Sequence[str]]) -> List[Tuple[List[str], List[RelationTuple]]]:
+        assert not self.is_closed
         texts = [" ".join(words) for words in sentences]
         if any(map(self.fails, texts)):
             raise NotParsed("HTTP 500")
