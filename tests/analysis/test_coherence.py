@@ -107,7 +107,7 @@ def write_vectors(folder: Path, form: str) -> Path:
 
 
 @pytest.mark.parametrize("form", ["txt", "bin", "txt.gz", "bin.gz"])
-def test_formats(tmp_path: Path, form: str) -> None:
+def test_vectors_are_read_in_each_format(tmp_path: Path, form: str) -> None:
     vectors: Any = read_vectors(write_vectors(tmp_path, form))
     assert {word: vectors[word].tolist() for word in VECTORS} == VECTORS
 

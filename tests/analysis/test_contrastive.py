@@ -152,7 +152,7 @@ def test_an_entry_without_a_wrong_translation(tmp_path: Path) -> None:
         read_test_set(path, ["en", "de"], [context])
 
 
-def test_contrapro(tmp_path: Path) -> None:
+def test_contrapro_is_read_with_its_context_given_in_any_way(tmp_path: Path) -> None:
     path = write(tmp_path / "contrapro.json", CONTRAPRO)
     (tmp_path / "documents" / "1996").mkdir(parents=True)
     write(tmp_path / "documents" / "1996" / "6_58_1.en", SUBTITLES)

@@ -116,7 +116,7 @@ def test_missing_data_is_one_line_on_standard_error_with_status_1(
     assert printed.err.count("\n") == 1
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
     import fairseq_ctxgates
 
     with pytest.raises(SystemExit) as stop:

@@ -149,7 +149,7 @@ def test_frequencies_of_tokens_in_place_of_marginals(by_hand: Path) -> None:
     )
 
 
-def test_normalized(by_hand: Path, tmp_path: Path) -> None:
+def test_pmi_is_normalized_to_at_most_one(by_hand: Path, tmp_path: Path) -> None:
     bilingual, _ = count(by_hand, measure="npmi")
     assert look_up(bilingual, by_hand, "de", ["x a", "y d"]) == pytest.approx(
         [math.log(8 / 7) / -math.log(3 / 16), math.log(8 / 3) / -math.log(1 / 16)]

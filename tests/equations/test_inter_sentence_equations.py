@@ -120,7 +120,7 @@ def test_parameter_count() -> None:
     assert counts[1] - counts[0] == 3 * (4 * (12**2 + 12) + 5 * 12**2 + 12)
 
 
-def test_gradients() -> None:
+def test_gradients_are_those_of_finite_differences() -> None:
     """Every parameter of the mechanism, by finite differences."""
     model = make_model("isg_transformer", decoder_layers=1)
     layer = model.decoder.layers[0]

@@ -251,7 +251,7 @@ def test_names_in_checkpoints(fusion: str, modules: list[str]) -> None:
 @pytest.mark.parametrize(
     "options", [{"relation_fusion": fusion} for fusion in FUSIONS] + [{"relation_mask_operation": "multiply"}]
 )
-def test_gradients(options: dict[str, Any]) -> None:
+def test_gradients_are_those_of_finite_differences(options: dict[str, Any]) -> None:
     """Every parameter of the encoder and of the mechanism, by finite differences."""
     model = make_model("fra_transformer", decoder_layers=1, separate_relation_attention=True, **options)
     parameters = {

@@ -375,7 +375,7 @@ def test_sizes_of_the_papers() -> None:
 
 
 @pytest.mark.parametrize("arch", ["rnnsearch", "ctxgate_rnnsearch", "isg_rnnsearch"])
-def test_presets(arch: str) -> None:
+def test_each_preset_has_its_gates_and_streams(arch: str) -> None:
     model = build_rnnsearch(arch)
     assert (model.layers_that_return("context_gates"), model.required_streams) == (
         (1,) if arch == "ctxgate_rnnsearch" else (),
@@ -416,7 +416,7 @@ def test_all_embeddings_need_one_dictionary() -> None:
         RNNSearchModel.build_model(RNNSearchConfig(share_all_embeddings=True), task)
 
 
-def test_dropouts() -> None:
+def test_each_dropout_is_at_its_place() -> None:
     """Each of the three dropouts is at its place, and has the value of --dropout by default."""
     model = build_rnnsearch(dropout=0.3, hidden_dropout=0.2, output_dropout=0.0)
     assert (model.encoder.embedding_dropout.p, model.decoder.embedding_dropout.p) == (0.3, 0.3)

@@ -430,7 +430,7 @@ def test_combine_is_by_words_unless_given(words: str, default: str, combine: str
 
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("window", [1, 4])
-def test_sizes(window: int, side: str) -> None:
+def test_matrices_have_the_sizes_of_the_slides(window: int, side: str) -> None:
     """W_1 is d × 2nd, W_2 d × kd, W_3 d × d, with a bias each; on the decoder's side W_1 is d × nd."""
 
     def count(*arguments: str) -> int:

@@ -18,7 +18,7 @@ from fairseq_ctxgates.layer_list import parse_layers
         (" 1, 3 - 4", (1, 3, 4)),
     ],
 )
-def test_layers(text: str, layers: tuple[int, ...]) -> None:
+def test_a_list_of_layers_is_read(text: str, layers: tuple[int, ...]) -> None:
     assert parse_layers(text, 6, "--regularized-layers") == layers
 
 

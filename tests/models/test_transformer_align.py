@@ -144,7 +144,7 @@ def test_a_task_without_a_configuration() -> None:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_presets(mechanism: str) -> None:
+def test_presets_are_those_without_alignment(mechanism: str) -> None:
     """Sizes and mechanisms are those of the architecture without alignment, which is of the layer before the last in
     fairseq's sizes."""
     for size, layers in {"": 6, "_iwslt": 6, "_big": 6, "_tiny": 2}.items():

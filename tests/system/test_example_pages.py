@@ -168,7 +168,7 @@ def test_context_gates(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_relations(folder: Path) -> None:
+def test_the_page_of_relations_runs(folder: Path) -> None:
     corpora = {"iwslt15.en-vi": ("en", "vi"), "wmt18.en-tr": ("en", "tr"), "iwslt14.de-en": ("de", "en")}
     binarize_corpora(folder, corpora)
 
@@ -209,7 +209,7 @@ def test_inter_sentence_gate(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_smoothing(folder: Path) -> None:
+def test_the_page_of_smoothing_runs(folder: Path) -> None:
     sets = {name: make_text(seed) for seed, name in enumerate(("train", "nist02", *NIST))}
     sets["nist"] = [pair for name in NIST for pair in sets[name]]
     for name, pairs in sets.items():

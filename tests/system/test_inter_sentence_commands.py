@@ -136,7 +136,7 @@ def test_null_equals_documents_of_one_sentence(trained: Trained, tmp_path: Path)
 
 
 @pytest.mark.parametrize("ablation", ["closed", "random"])
-def test_ablations(trained: Trained, ablation: str) -> None:
+def test_an_ablation_changes_translations_and_batches_do_not(trained: Trained, ablation: str) -> None:
     override = ("--model-overrides", f"{{'inter_sentence_ablation': '{ablation}'}}")
     found = generate(trained.data, trained["isg"], *override)
     assert len(differ(found, trained.translations("isg"))) > 10

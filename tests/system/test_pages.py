@@ -25,7 +25,7 @@ PAGES = [
 
 
 @pytest.mark.slow
-def test_pipeline(tmp_path: Path, warm_commands: WarmPython) -> None:
+def test_the_pipeline_of_the_readme_runs(tmp_path: Path, warm_commands: WarmPython) -> None:
     smaller = {
         "--arch rcg_transformer ": "--arch rcg_transformer_tiny ",
         "--max-epoch 30": "--max-epoch 2",
@@ -40,7 +40,9 @@ def test_pipeline(tmp_path: Path, warm_commands: WarmPython) -> None:
 
 
 @pytest.mark.slow
-def test_documents(tmp_path: Path, warm_commands: WarmPython) -> None:
+def test_the_page_on_documents_runs_and_lines_are_translated_as_the_split(
+    tmp_path: Path, warm_commands: WarmPython
+) -> None:
     smaller = {"--arch isg_transformer ": "--arch isg_transformer_tiny ", "--max-epoch 30": "--max-epoch 2"}
     data = binarize(tmp_path / "data-bin" / "X", SPLITS, "de", "en", joined=True)
     for split, pairs in SPLITS.items():
@@ -61,7 +63,7 @@ def test_documents(tmp_path: Path, warm_commands: WarmPython) -> None:
 
 
 @pytest.mark.slow
-def test_relations(tmp_path: Path, corenlp_url: str, warm_commands: WarmPython) -> None:
+def test_the_page_on_relations_runs(tmp_path: Path, corenlp_url: str, warm_commands: WarmPython) -> None:
     smaller = {
         "--arch fra_transformer ": "--arch fra_transformer_tiny ",
         "--max-epoch 30": "--max-epoch 2",
@@ -81,7 +83,7 @@ def test_relations(tmp_path: Path, corenlp_url: str, warm_commands: WarmPython) 
 
 
 @pytest.mark.slow
-def test_analyses(tmp_path: Path, warm_commands: WarmPython) -> None:
+def test_the_page_on_analyses_runs(tmp_path: Path, warm_commands: WarmPython) -> None:
     smaller = {"--arch rcg_transformer ": "--arch rcg_transformer_tiny --cpu ", "--max-epoch 30": "--max-epoch 1"}
     smaller["--values 0 0.5 1 2"] = "--values 0 1"
     data = binarize(tmp_path / "data-bin" / "X", SPLITS, "de", "en", joined=True)
@@ -117,7 +119,7 @@ def test_a_sentence_for_the_quick_start(
 
 
 @pytest.mark.slow
-def test_ctxpro(trained_on_documents: Trained, tmp_path: Path, warm_commands: WarmPython) -> None:
+def test_the_page_translates_ctxpro(trained_on_documents: Trained, tmp_path: Path, warm_commands: WarmPython) -> None:
     """Of the translations those of each example's last sentence are kept, in order."""
     (tmp_path / "data-bin").mkdir()
     (tmp_path / "data-bin" / "X").symlink_to(trained_on_documents.data)

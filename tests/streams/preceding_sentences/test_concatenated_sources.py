@@ -50,7 +50,7 @@ def check_concatenated(
 
 @pytest.mark.parametrize("separator", ["<sep>", "</s>", "w7"])
 @pytest.mark.parametrize("left_pad_source", [True, False])
-def test_concatenation(data: Path, separator: str, left_pad_source: bool) -> None:
+def test_preceding_sentences_stand_before_each_source(data: Path, separator: str, left_pad_source: bool) -> None:
     options = {"load_preceding_sentences": False, "left_pad_source": left_pad_source}
     task = make_context_task(data, concatenate_preceding=separator, **options)
     task.load_dataset("train")
