@@ -324,7 +324,7 @@ def test_model_that_scales_its_embeddings(network: dict[str, Any], words: dict[s
 @pytest.mark.parametrize("words", WORDS)
 @pytest.mark.parametrize("network", [NETWORKS[1], NETWORKS[2], NETWORKS[3]])
 @pytest.mark.parametrize("side", SIDES)
-def test_gradients(side: str, network: dict[str, Any], words: dict[str, Any]) -> None:
+def test_gradients_are_those_of_finite_differences(side: str, network: dict[str, Any], words: dict[str, Any]) -> None:
     smoothing = make_smoothing(side, dim=2, **network, **words)
     tokens = collate([[UNK, 5, UNK, UNK, 6], [7, UNK, 8]], left_pad=True)
     embeddings = make_embedding(2)(tokens).requires_grad_()

@@ -148,7 +148,7 @@ def check_pictures(folder: Path, *names: str) -> None:
 
 
 @pytest.mark.slow
-def test_context_gates(folder: Path) -> None:
+def test_the_page_of_context_gates_runs(folder: Path) -> None:
     binarize_corpora(folder, {"iwslt14.de-en": ("de", "en"), "wmt14.en-de": ("en", "de")})
     for seed, name in enumerate(("train", "nist02", "nist05", "nist06", "nist08")):
         write_text(folder, f"{name}.bpe", ("zh", "en"), make_text(seed))
@@ -184,7 +184,7 @@ def test_the_page_of_relations_runs(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_inter_sentence_gate(folder: Path) -> None:
+def test_the_page_of_the_inter_sentence_gate_runs(folder: Path) -> None:
     for seed, name in enumerate(("train", "nist05", "nist02", "nist03", "nist04", "nist06", "nist08")):
         long = [("q1 " * 50, "z1"), ("q1 " * 51, "z1"), ("q1", "z1 " * 51)] if name == "train" else []
         write_text(folder, name, ("zh", "en"), [*make_text(seed), *long])

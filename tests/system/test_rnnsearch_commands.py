@@ -71,7 +71,7 @@ def test_interactive_follows_the_document(trained: Trained, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("ablation", ["null", "closed", "random"])
-def test_an_ablation_changes_translations_and_batches_do_not(trained: Trained, ablation: str) -> None:
+def test_an_ablation_changes_scores_but_null_none_of_first_sentences(trained: Trained, ablation: str) -> None:
     """The ablation null changes no sentence that is its document's first."""
     full = trained.scores("isg")
     override = ("--model-overrides", f"{{'inter_sentence_ablation': '{ablation}'}}")
