@@ -131,9 +131,8 @@ def test_requests_are_limited_and_empty_sentences_are_not_sent() -> None:
 
 def test_tuples_come_in_order_of_their_positions() -> None:
     unordered = StubExtractor(lambda words: [[1, 2, 3], [0, 2, 3], [0, 1, 3]])
-    assert unordered.extract_tuples([["a", "b", "c", "d"]]) == [
-        [([0], [1], [3]), ([0], [2], [3]), ([1], [2], [3])],
-    ]
+    (found,) = unordered.extract_tuples([["a", "b", "c", "d"]])
+    assert found == [([0], [1], [3]), ([0], [2], [3]), ([1], [2], [3])]
 
 
 # Binarized data

@@ -18,7 +18,7 @@ from fairseq_ctxgates.data.side_stream_files import write_side_stream
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.relations import stream
 from fairseq_ctxgates.relations.extraction import build
-from fairseq_ctxgates.relations.extraction.build import ExtractionOptions
+from fairseq_ctxgates.relations.extraction.build import ExtractionOptions, ServerOptions
 from fairseq_ctxgates.relations.mask import END_OF_TUPLE, pack_tuples, relation_mask, shift_mask
 from fairseq_ctxgates.relations.stream import Relations
 from tests.helpers.corpus import binarize, make_dictionary, write_split
@@ -409,12 +409,9 @@ def test_relations_of_lines(post_process: str | None) -> None:
             found = Relations.from_interactive_lines(lines_dataset(lines, dictionary), [], config, config)
             assert [draw(relation_mask(row, len(mask))) for row in found.rows] == [mask, nothing, nothing]
         assert extractor.parsed == [" ".join(sentence) for sentence in words if sentence] * 2
-        ((options, servers),) = [call.args for call in built.call_args_list]
-        assert (options.extractor, options.language, servers.urls) == (
-            "first-and-last",
-            "en",
-            ("http://a:1", "http://b:2"),
-        )
+        kind = "sentencepiece" if post_process == "sentencepiece" else "subword_nmt"
+        options = ExtractionOptions("first-and-last", "en", kind)
+        built.assert_called_once_with(options, ServerOptions(("http://a:1", "http://b:2")))
         config.relation_language = "nl"
         Relations.from_interactive_lines(lines_dataset(lines, dictionary), [], config, config)
         assert built.call_args[0][0].language == "nl"

@@ -29,7 +29,7 @@ from fairseq_ctxgates.data.side_stream_files import load_metadata
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import scratch_folder, write_array
 
-SectionsOfLabels = Generator[Tuple[np.ndarray, np.ndarray], None, None]
+SectionsOfLabels = Generator[Tuple[np.ndarray, np.ndarray], None, None]  # see label_split
 
 TOKENS_AT_ONCE = 1 << 20
 TOKEN_BYTES = 4 * 8 + 2 * 8 + 8 + 4  # spans, scores, position, temporary label
