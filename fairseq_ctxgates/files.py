@@ -129,6 +129,7 @@ def _report_final_names(temporaries: Sequence[Path], paths: Sequence[Path]) -> I
     except OSError as error:
         names = dict(zip(map(str, temporaries), map(str, paths)))
         error.filename = names.get(str(error.filename), error.filename)
+        error.filename2 = names.get(str(error.filename2), error.filename2)  # of shutil.copyfile: where it copies to
         raise
 
 

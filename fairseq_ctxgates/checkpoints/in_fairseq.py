@@ -1,18 +1,22 @@
-"""Importing this module makes fairseq load checkpoints by :func:`.loading.load`.
+"""Importing this module makes fairseq load checkpoints by :func:`.loading.load`, and copy them atomically.
 
 fairseq 0.12.2 calls ``torch.load`` with its defaults; fairseq's main branch asks it to run whatever checkpoints hold.
 In distributed training, one process sends options to the others, and fairseq would load these by ``torch.load`` too;
 here they are broadcast instead.
 """
 
+import shutil
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 from fairseq import checkpoint_utils
+from fairseq.file_io import PathManager
 
 from fairseq_ctxgates.checkpoints.loading import load
 from fairseq_ctxgates.compat import distributed_utils
+from fairseq_ctxgates.files import atomic_write
 
 
 class TorchOfCheckpoints(ModuleType):
@@ -22,6 +26,19 @@ class TorchOfCheckpoints(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)
+
+
+class FilesOfCheckpoints(PathManager):
+    """Files as ``fairseq.checkpoint_utils`` sees them. fairseq saves ``checkpoint_best.pt`` atomically, but then copies
+    it to ``checkpoint_last.pt``, and a training that was killed at that moment could not be resumed."""
+
+    @staticmethod
+    def copy(src_path: str, dst_path: str, overwrite: bool = False) -> bool:
+        if not (overwrite and PathManager.supports_rename(dst_path)):
+            return PathManager.copy(src_path, dst_path, overwrite=overwrite)
+        with atomic_write(Path(dst_path), durable=False) as temporary:  # like the file that is copied
+            shutil.copyfile(src_path, temporary)
+        return True
 
 
 def _broadcast_objects() -> None:
@@ -39,4 +56,5 @@ def _broadcast_objects() -> None:
 
 
 checkpoint_utils.torch = TorchOfCheckpoints("torch")
+checkpoint_utils.PathManager = FilesOfCheckpoints
 _broadcast_objects()

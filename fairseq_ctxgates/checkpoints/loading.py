@@ -38,7 +38,9 @@ def load(file: Union[str, Path, BinaryIO], map_location: Any = None, **options: 
         options: options of ``torch.load``, which are ignored: fairseq's main branch asks for ``weights_only=False``
 
     Raises:
-        UserError: the file holds something else, and the environment variable ``TRUSTED`` does not name it
+        UserError: the file is damaged, or holds something else, and the environment variable ``TRUSTED`` does not
+            name it
+        OSError: the file cannot be opened
     """
     if isinstance(file, (str, Path)):
         with open(file, "rb") as opened:
@@ -53,8 +55,8 @@ def load(file: Union[str, Path, BinaryIO], map_location: Any = None, **options: 
         state = torch.load(file, map_location=map_location, **{**UNRESTRICTED, **RESTRICTED})
         check_options(state)
         return state
-    except (OSError, EOFError, RuntimeError):  # it cannot be read, or is truncated: torch's own error
-        raise
+    except (OSError, EOFError, RuntimeError) as error:  # torch's, for a file that is truncated
+        raise UserError(f"{name} is damaged ({one_line(error)}): name another checkpoint") from error
     except Exception as error:  # a function called with unsuitable arguments may raise anything
         raise UserError(
             f"{name} is damaged, or holds what fairseq does not put into checkpoints, and is refused, because loading "
@@ -70,12 +72,8 @@ def load_checkpoint(path: Path) -> Dict[str, Any]:
     """
     try:
         state = load(path, map_location="cpu")
-    except UserError:
-        raise
-    except (OSError, EOFError, RuntimeError) as error:
-        if isinstance(error, OSError) and error.filename:
-            raise UserError(f"{path} cannot be read: {error.strerror}; name a checkpoint") from error
-        raise UserError(f"{path} is damaged ({one_line(error)}): name another checkpoint") from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}; name a checkpoint") from error
     model = state.get("model") if isinstance(state, dict) else None
     if not (isinstance(model, dict) and all(isinstance(value, torch.Tensor) for value in model.values())):
         raise UserError(f'{path} is not a checkpoint of fairseq: it has no parameters ("model")')

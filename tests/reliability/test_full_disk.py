@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Callable, Dict, Iterator, List, Sequence, Tuple
 
 import pytest
+from fairseq import checkpoint_utils
 
 from fairseq_ctxgates.commands import gate_labels, preceding_sentences, relations
 from fairseq_ctxgates.errors import UserError
@@ -52,6 +53,19 @@ def test_the_message_names_a_file(tmp_path: Path, command: str, capsys: pytest.C
         assert {path.name for path in data.iterdir() if not path.is_dir()} == before
     main(arguments)
     assert len(list(data.glob("train.*.json"))) >= 1
+
+
+def test_the_last_checkpoint_is_left_as_it_was(tmp_path: Path) -> None:
+    """Until the copy that fairseq makes of a checkpoint is complete."""
+    best, last = tmp_path / "checkpoint_best.pt", tmp_path / "checkpoint_last.pt"
+    best.write_bytes(b"new" * 99)
+    last.write_bytes(b"old")
+    with files_of_at_most(50), pytest.raises(OSError, match=f"File too large.*{last}"):
+        checkpoint_utils.PathManager.copy(str(best), str(last), overwrite=True)
+    assert last.read_bytes() == b"old"
+    assert checkpoint_utils.PathManager.copy(str(best), str(last), overwrite=True)
+    assert last.read_bytes() == best.read_bytes()
+    assert sorted(tmp_path.iterdir()) == [best, last]
 
 
 class Closed(io.StringIO):

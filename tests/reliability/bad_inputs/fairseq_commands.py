@@ -167,6 +167,13 @@ TRANSLATION: Rows = (
         cut("data/valid.de-en.de.bin", -1),
         "data/valid.de-en.de.bin is truncated",
     ),
+    *(
+        bad_file(f"{about} that is cut", command, cut("models/plain.pt", -1), "models/plain.pt is damaged (")
+        for about, command in (
+            ("a model to translate with", f"{GENERATE}plain.pt"),
+            ("a model to go on from", f"{PLAIN} --restore-file models/plain.pt"),
+        )
+    ),
     bad_value(
         "models of different inputs",
         f"{GENERATE}plain.pt:models/concatenated.pt",
