@@ -27,6 +27,7 @@ try:
     from fairseq.dataclass.utils import gen_parser_from_dataclass
     from fairseq.distributed import fsdp_wrap
     from fairseq.distributed import utils as distributed_utils
+    from fairseq.file_io import PathManager
     from fairseq.logging import meters, metrics
     from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
     from fairseq.models.transformer import (
@@ -68,6 +69,7 @@ __all__ = [
     "LabelSmoothedCrossEntropyCriterion",
     "LabelSmoothedCrossEntropyCriterionConfig",
     "MMapIndexedDataset",
+    "PathManager",
     "Sampling",
     "SequenceGenerator",
     "SequenceGeneratorWithAlignment",

@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 from fairseq import checkpoint_utils
-from fairseq.file_io import PathManager
 
 from fairseq_ctxgates.checkpoints.loading import load
-from fairseq_ctxgates.compat import distributed_utils
+from fairseq_ctxgates.compat import PathManager, distributed_utils
 from fairseq_ctxgates.files import atomic_write
 
 
