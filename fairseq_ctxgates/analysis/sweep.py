@@ -79,14 +79,14 @@ def runs(option: str, values: Sequence[str], save_dir: Path, baseline: Optional[
 
 def digests(data_dirs: Sequence[Path], names: Sequence[str], languages: Sequence[str]) -> Dict[str, str]:
     """Digests of splits in data directories: of their text with the dictionaries, and of what their side streams were
-    made from."""
+    made from. They are named by the number of the directory, which may move."""
     found = {}
-    for data_dir in data_dirs:
+    for number, data_dir in enumerate(data_dirs, start=1):
         for split in find_splits(data_dir, *languages):
             if split.name in names and split.has_target():
-                found[str(data_dir / split.name)] = json.dumps(fingerprint(split))
+                found[f"{number}/{split.name}"] = json.dumps(fingerprint(split))
                 streams = data_dir.glob(f"{split.name}.*.{'-'.join(languages)}.json")
-                found.update({str(path): digest_of(path) for path in sorted(streams)})
+                found.update({f"{number}/{path.name}": digest_of(path) for path in sorted(streams)})
     return found
 
 
@@ -96,35 +96,73 @@ def is_same_data(before: Dict[str, object], now: Dict[str, str]) -> bool:
     return not isinstance(known, dict) or all(known.get(name, digest) == digest for name, digest in now.items())
 
 
-def train(run: Run, data: Sequence[str], options: Sequence[str], checkpoint: str, data_digests: Dict[str, str]) -> None:
+def values_of(options: Sequence[str]) -> Dict[str, str]:
+    """The options of a command line with their values, as text; the last value of an option counts."""
+    values: Dict[str, str] = {}
+    flag = ""
+    for part in options:
+        if part.startswith("-") and _number(part) is None:
+            flag, is_given, value = part.partition("=")
+            values[flag] = shlex.quote(value) if is_given else ""
+        else:
+            values[flag] = f"{values.get(flag, '')} {shlex.quote(part)}".strip()
+    return values
+
+
+def check_same_options(run: Run, before: Dict[str, object], options: Sequence[str]) -> None:
+    """Raise UserError unless the model of a run, which has this provenance, was trained with these options."""
+    trained, given = before.get("options"), values_of(options)
+    if not isinstance(trained, dict):
+        raise UserError(
+            f"{run.folder} holds a model that this command did not train: leave --train out to take it as it is, or "
+            f"name another --save-dir, or remove the folder"
+        )
+    if trained != given:
+        there, here = (
+            " ".join(f"{name} {value}".strip() for name, value in values.items() if others.get(name) != value)
+            for values, others in ((trained, given), (given, trained))
+        )
+        if before.get("done"):
+            remedy = "leave --train out to take it as it is"
+        else:
+            remedy = "its training was broken off: give the same options to go on with it"
+        raise UserError(
+            f"{run.folder} holds a model that was trained with other options (there: {there or 'without these'}; "
+            f"here: {here or 'without these'}): {remedy}, or name another --save-dir, or remove the folder"
+        )
+
+
+def train(run: Run, data: str, options: Sequence[str], checkpoint: str, data_digests: Dict[str, str]) -> None:
     """Train the model of a run with these options and the run's own, unless it has been trained with them already.
+
+    Args:
+        data: the data directories, as fairseq takes them
+        data_digests: of what it is trained on; the directories may have moved since
 
     Raises:
         UserError: the training failed, or the folder holds a model that was trained with other options or on other
             data.
     """
-    command = ["train", *data, *with_plugin(options), *run.options, "--save-dir", str(run.folder)]
+    options = [*options, *run.options]
     provenance_file = run.folder / "train.log.json"
     before = read_provenance(provenance_file)
-    is_model = any(run.folder.glob("checkpoint*.pt"))
-    if is_model and not is_same_data(before, data_digests):
-        raise UserError(
-            f"{run.folder} holds a model that was trained on other data than {data[0]} holds now: remove the folder, "
-            f"or name another --save-dir"
-        )
-    if before.get("command") != command and is_model:
-        raise UserError(
-            f"{run.folder} holds a model that was not trained by fairseq-{shlex.join(command)}: leave --train out to "
-            f"take it as it is, or name another --save-dir, or remove the folder"
-        )
-    if before.get("command") == command and before.get("done") and (run.folder / checkpoint).is_file():
-        return
-    write_provenance(provenance_file, {"command": command, "data": data_digests, "done": False})
+    if any(run.folder.glob("*.pt")):
+        if not is_same_data(before, data_digests):
+            raise UserError(
+                f"{run.folder} holds a model that was trained on other data than {data} holds now: remove the folder, "
+                f"or name another --save-dir"
+            )
+        check_same_options(run, before, options)
+        if before.get("done") and (run.folder / checkpoint).is_file():
+            return
+    provenance = {"options": values_of(options), "data": data_digests}
+    write_provenance(provenance_file, {**provenance, "done": False})
     print(f"training {run.name}: {run.folder / 'train.log'}", flush=True)
+    command = ["train", data, *with_plugin(options), "--save-dir", str(run.folder)]
     fairseq(command, run.folder / "train.log", run.folder / "train.log")
     if not (run.folder / checkpoint).is_file():
         raise UserError(f"training did not write {run.folder / checkpoint}: check --checkpoint and --train")
-    write_provenance(provenance_file, {"command": command, "data": data_digests, "done": True})
+    write_provenance(provenance_file, {**provenance, "done": True})
 
 
 def check_trained(run: Run) -> None:
@@ -140,7 +178,7 @@ def check_trained(run: Run) -> None:
 
 
 def translate(
-    run: Run, data: Sequence[str], split: str, options: Sequence[str], checkpoint: str, data_digests: Dict[str, str]
+    run: Run, data: str, split: str, options: Sequence[str], checkpoint: str, data_digests: Dict[str, str]
 ) -> List[str]:
     """A run's translations of a split by fairseq-generate with these options; existing ones are not made again.
 
@@ -150,9 +188,8 @@ def translate(
     path = run.folder / checkpoint
     if not path.is_file():
         raise UserError(f"{path} not found: give --train to have it trained, or check --save-dir and --checkpoint")
-    command = ["generate", *data, *with_plugin(options), "--path", str(path), "--gen-subset", split]
     output, provenance_file = run.folder / f"{split}.out", run.folder / f"{split}.out.json"
-    provenance = {"command": command, "checkpoint_time": path.stat().st_mtime_ns}
+    provenance = {"options": values_of(options), "checkpoint_time": path.stat().st_mtime_ns}
     before = read_provenance(provenance_file)
     is_same = all(before.get(name) == value for name, value in provenance.items())
     if not (is_same and is_same_data(before, data_digests) and output.exists()):
@@ -160,6 +197,7 @@ def translate(
             provenance_file.unlink()
         print(f"translating with {run.name}: {output}", flush=True)
         output.unlink(missing_ok=True)
+        command = ["generate", data, *with_plugin(options), "--path", str(path), "--gen-subset", split]
         # The log has its own file: otherwise one of its lines might appear in the middle of a translation.
         fairseq(command, output, run.folder / f"{split}.log")
         write_provenance(provenance_file, {**provenance, "data": data_digests})
@@ -167,7 +205,7 @@ def translate(
 
 
 def read_provenance(path: Path) -> Dict[str, object]:
-    """The provenance of a run's file: the command that made it, and when; empty if it was not made."""
+    """The provenance of a run's file: what made it, and of what; empty if it was not made."""
     try:
         provenance = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -336,11 +374,12 @@ def score_runs(args: argparse.Namespace, option: str, data_dir: Path) -> Scores:
     split = find_split(data_dir, args.gen_subset, *languages)
     sentences = len(split.load_language(languages[1]))
     check_length(args.ref[0], len(references[0]), f"{args.gen_subset} of {args.data}", sentences)
-    data = [args.data, "--source-lang", languages[0], "--target-lang", languages[1]]
+    pair = ["--source-lang", languages[0], "--target-lang", languages[1]]
     data_dirs = [Path(path) for path in utils.split_paths(args.data)]
     trained_on = digests(data_dirs, ("train", "valid"), languages)
     translated = digests(data_dirs[:1], (args.gen_subset,), languages)
-    training, generation = None if args.train is None else split_options(args.train), split_options(args.gen)
+    training = None if args.train is None else [*pair, *split_options(args.train)]
+    generation = [*pair, *split_options(args.gen)]
     systems = []
     for run in runs(option, args.values, args.save_dir, args.baseline):
         if training is not None:
@@ -349,8 +388,8 @@ def score_runs(args: argparse.Namespace, option: str, data_dir: Path) -> Scores:
             check_trained(run)
         with exclusive(run.folder / ".lock", f"ctxgates analyze sweep is writing to {run.folder}"):
             if training is not None:
-                train(run, data, training, args.checkpoint, trained_on)
-            lines = translate(run, data, args.gen_subset, generation, args.checkpoint, translated)
+                train(run, args.data, training, args.checkpoint, trained_on)
+            lines = translate(run, args.data, args.gen_subset, generation, args.checkpoint, translated)
         check_length(run.folder / f"{args.gen_subset}.out", len(lines), args.ref[0], len(references[0]))
         systems.append((run.name, join_subwords(lines, args.remove_bpe)))
     return paired_bootstrap(systems, references, {"BLEU": metric}, args.resamples)

@@ -56,7 +56,9 @@ def load(file: Union[str, Path, BinaryIO], map_location: Any = None, **options: 
         check_options(state)
         return state
     except (OSError, EOFError, RuntimeError) as error:  # torch's, for a file that is truncated
-        raise UserError(f"{name} is damaged ({one_line(error)}): name another checkpoint") from error
+        reason = one_line(error).partition(". ")[0] or "it is cut"  # without torch's explanations
+        how = ", by --restore-file if it is to resume training" if Path(name).name.startswith("checkpoint_last") else ""
+        raise UserError(f"{name} is damaged ({reason}): name another checkpoint{how}") from error
     except Exception as error:  # a function called with unsuitable arguments may raise anything
         raise UserError(
             f"{name} is damaged, or holds what fairseq does not put into checkpoints, and is refused, because loading "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 from types import MappingProxyType
-from typing import Any, ClassVar, Dict, Mapping, Optional, Sequence, Tuple, Type, TypeVar
+from typing import Any, ClassVar, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar
 
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import FairseqEncoderDecoderModel, FairseqIncrementalDecoder
@@ -145,7 +145,7 @@ class ContextModel(FairseqEncoderDecoderModel):
             raise
 
     def _explain_misfit(self, state_dict: Mapping[str, Tensor], error: RuntimeError) -> None:
-        """Raise UserError if a checkpoint lacks parameters of the mechanisms, or has only further parameters."""
+        """Raise UserError if a checkpoint lacks only parameters of the mechanisms, or has only further parameters."""
         parameters, mechanism_parameters = self.state_dict(), self.mechanism_parameters()
         for side, table in (("source", "encoder.embed_tokens.weight"), ("target", "decoder.embed_tokens.weight")):
             types = [len(found[table]) for found in (state_dict, parameters) if table in found]
@@ -155,17 +155,15 @@ class ContextModel(FairseqEncoderDecoderModel):
                     f"the data has {types[1]:,}: give the data directory that it was trained on, or one that was "
                     f"binarized with its dictionaries"
                 ) from error
-        missing = [name for name in parameters if name not in state_dict]
-        unknown = [name for name in state_dict if name not in parameters and not is_obsolete(name)]
-        lacking = [name for name in missing if name in mechanism_parameters]
-        if lacking:
+        missing, unknown, reshaped = find_misfits(state_dict, parameters)
+        if missing and mechanism_parameters.keys() >= {*missing} and not (unknown or reshaped):
             names = ", ".join(mechanism.name for mechanism in self.mechanisms)
-            which = f"no parameters of {names}" if len(lacking) == len(mechanism_parameters) else f"no {lacking[0]}"
+            which = f"no parameters of {names}" if len(missing) == len(mechanism_parameters) else f"no {missing[0]}"
             raise UserError(
                 f"the checkpoint's model has {which}: to start from it, give --warm-start CHECKPOINT and a new "
                 f"--save-dir, and not --finetune-from-model or --restore-file"
             ) from error
-        if unknown and not missing:
+        if unknown and not (missing or reshaped):
             raise UserError(
                 f"the checkpoint's model has {unknown[0]}, which this model does not have: give the options that it "
                 f"was trained with, also in --model-overrides, or, to train another model, another --save-dir"
@@ -224,6 +222,23 @@ class ContextModel(FairseqEncoderDecoderModel):
                 for name in part.state_dict(keep_vars=True):
                     sources[f"{path}.{name}"] = _warm_start_source(part, name, host)
         return sources
+
+
+class Misfits(NamedTuple):
+    """The names of the parameters that a checkpoint lacks, that only it has, and that have another shape in it."""
+
+    missing: List[str]
+    unknown: List[str]
+    reshaped: List[str]
+
+
+def find_misfits(state: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> Misfits:
+    """What hinders a checkpoint's parameters from being loaded as those of a model."""
+    return Misfits(
+        missing=[name for name in parameters if name not in state],
+        unknown=[name for name in state if name not in parameters and not is_obsolete(name)],
+        reshaped=[name for name in parameters if name in state and parameters[name].shape != state[name].shape],
+    )
 
 
 def _parent(modules: Mapping[str, nn.Module], path: str) -> str:

@@ -12,11 +12,10 @@ from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
 from fairseq_ctxgates.checkpoints.loading import load_checkpoint
-from fairseq_ctxgates.compat import is_obsolete
 from fairseq_ctxgates.configuration import as_flag
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.mechanism import Mechanism
-from fairseq_ctxgates.models.context_model import ContextModel
+from fairseq_ctxgates.models.context_model import ContextModel, find_misfits
 from fairseq_ctxgates.models.input_options import find_needs
 from fairseq_ctxgates.modules.norm_order import NormOrder
 
@@ -125,11 +124,9 @@ def _check_fits(
     state: Mapping[str, Tensor], parameters: Mapping[str, Tensor], mechanism_parameters: Collection[str], path: str
 ) -> None:
     """Raise UserError unless a checkpoint has the model's own parameters, with or without those of the mechanisms."""
-    missing = [name for name in parameters if name not in state and name not in mechanism_parameters]
-    unknown = [name for name in state if name not in parameters and not is_obsolete(name)]
-    reshaped = [name for name in parameters if name in state and parameters[name].shape != state[name].shape]
+    missing, unknown, reshaped = find_misfits(state, parameters)
     for names, what in (
-        (missing, "lacks"),
+        ([name for name in missing if name not in mechanism_parameters], "lacks"),
         (unknown, "has parameters that the model does not have:"),
         (reshaped, "has parameters of other shapes:"),
     ):

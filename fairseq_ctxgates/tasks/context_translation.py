@@ -56,6 +56,7 @@ class _OwnConfig(TranslationConfig):
     post_process: Optional[str] = II("common_eval.post_process")
     finetune_from_model: Optional[str] = II("checkpoint.finetune_from_model")
     reset_optimizer: bool = II("checkpoint.reset_optimizer")
+    save_dir: str = II("checkpoint.save_dir")
     seed: int = II("common.seed")
     valid_subset: str = II("dataset.valid_subset")
     disable_validation: bool = II("dataset.disable_validation")
@@ -141,7 +142,7 @@ class ContextTranslationTask(TranslationTask):
             return
         before, trained, options.loaded = self.streams.input_options(), options.loaded, None
         self._saved_options.go_on_with(trained)
-        if not (self.cfg.reset_optimizer or self.cfg.finetune_from_model):
+        if not (self.cfg.reset_optimizer or self._is_fine_tuning_new()):
             self._saved_options.check_as_trained(self.streams.input_options(), trained)
         options.values = self.streams.input_options()
         if options.values != before:
@@ -150,6 +151,12 @@ class ContextTranslationTask(TranslationTask):
             self._check_options()
             for load in list(self._loads.values()):
                 load()
+
+    def _is_fine_tuning_new(self) -> bool:
+        """Whether the training begins from the model of ``--finetune-from-model``: where its own checkpoint exists,
+        fairseq resumes it, and the option does nothing."""
+        is_resumed = any(Path(self.cfg.save_dir).glob("checkpoint_last*.pt"))
+        return bool(self.cfg.finetune_from_model) and not is_resumed
 
     @property
     def _is_translating(self) -> bool:

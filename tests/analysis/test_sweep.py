@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import sys
 from pathlib import Path
 from typing import Any, List, Sequence
@@ -12,7 +13,6 @@ from typing import Any, List, Sequence
 import pytest
 import sacrebleu
 
-import ctxgates
 from fairseq_ctxgates import analysis
 from fairseq_ctxgates.analysis.compare import Score, Scores
 from fairseq_ctxgates.analysis.sweep import (
@@ -92,8 +92,18 @@ def test_trains_translates_and_compares_what_is_not_there_yet(
         shown = capsys.readouterr().out
         assert "training " not in shown and "translating " not in shown
     # With other options what is there would not be what was asked for.
-    with pytest.raises(UserError, match="runs/baseline holds a model that was not trained by fairseq-train"):
+    with pytest.raises(
+        UserError, match=r"baseline holds .* \(there: without these; here: --max-epoch 9\): leave --train"
+    ):
         sweep(data, tmp_path / "runs", *settings, train=(*TRAIN, "--max-epoch", "9"))
+
+    # After everything has moved: the same.
+    for path in (data, tmp_path / "runs"):
+        shutil.copytree(path, tmp_path / "moved" / path.name, copy_function=shutil.copy2)
+    moved = sweep(tmp_path / "moved" / data.name, tmp_path / "moved" / "runs", *settings)
+    assert moved["systems"] == report["systems"]
+    shown = capsys.readouterr().out
+    assert "training " not in shown and "translating " not in shown
 
 
 @pytest.mark.slow
@@ -127,7 +137,7 @@ def test_what_another_model_or_other_options_translated_is_not_taken(
             file.write(f"H-0\t-1.0\tcall {len(made)}\n")
 
     def translations(*options: str) -> List[str]:
-        return translate(Run("1", [], tmp_path), ["data"], "test", options, "model.pt", data_digests)
+        return translate(Run("1", [], tmp_path), "data", "test", options, "model.pt", data_digests)
 
     monkeypatch.setattr("fairseq_ctxgates.analysis.sweep.fairseq", generate)
     assert translations() == translations() == ["call 1"]
@@ -146,22 +156,34 @@ def test_a_model_of_other_data_is_refused(data: Path, tmp_path: Path, monkeypatc
     (tmp_path / "checkpoint_best.pt").touch()
     before = digests([data], ("train", "valid"), ("de", "en"))
     assert set(before) == {
-        *(str(data / split) for split in ("train", "valid")),
-        *(str(data / f"{split}.gate.de-en.json") for split in ("train", "valid")),
+        *(f"1/{split}" for split in ("train", "valid")),
+        *(f"1/{split}.gate.de-en.json" for split in ("train", "valid")),
     }
     write_provenance(tmp_path / "train.log.json", {"data": before})
     for name in before:
         with pytest.raises(UserError, match=f"{tmp_path} holds a model that was trained on other data than data-bin"):
-            train(run, ["data-bin"], [], "checkpoint_best.pt", {**before, name: "other"})
-    command = ["train", "data-bin", "--user-dir", ctxgates.user_dir(), "--task", "context_translation"]
-    write_provenance(tmp_path / "train.log.json", {"command": [*command, "--save-dir", str(tmp_path)], "done": True})
-    train(run, ["data-bin"], [], "checkpoint_best.pt", before)  # has been trained
+            train(run, "data-bin", [], "checkpoint_best.pt", {**before, name: "other"})
+    write_provenance(tmp_path / "train.log.json", {"options": {}, "done": True})
+    train(run, "data-bin", [], "checkpoint_best.pt", before)  # has been trained
     monkeypatch.setattr("fairseq_ctxgates.analysis.sweep.fairseq", lambda *_: None)
     with pytest.raises(UserError, match="training did not write .*lost.pt: check --checkpoint"):  # it went on
-        train(run, ["data-bin"], [], "lost.pt", before)
+        train(run, "data-bin", [], "lost.pt", before)
     write_provenance(tmp_path / "train.log.json", {"data": before})
-    with pytest.raises(UserError, match="was not trained by fairseq-train data-bin"):  # by another command
-        train(run, ["data-bin"], [], "checkpoint_best.pt", before)
+    with pytest.raises(UserError, match="this command did not train: leave --train out"):
+        train(run, "data-bin", [], "checkpoint_best.pt", before)
+
+
+def test_a_model_of_other_options_is_refused(tmp_path: Path) -> None:
+    """However they are written; only those that differ are named."""
+    run = Run("1", ["--gate-lambda", "1"], tmp_path)
+    (tmp_path / "checkpoint_last.pt").touch()
+    options = {"--lr": "2e-3", "--adam-betas": "'(0.9, 0.98)'", "--fp16": "", "--gate-lambda": "1"}
+    for is_done, remedy in ((True, "leave --train out"), (False, "its training was broken off: give the same options")):
+        write_provenance(tmp_path / "train.log.json", {"options": options, "done": is_done})
+        with pytest.raises(UserError, match=rf"\(there: --lr 2e-3 --fp16; here: --share --lr -1\): {remedy}"):
+            train(
+                run, "x", ["--share", "--lr", "3", "--adam-betas=(0.9, 0.98)", "--lr", "-1"], "checkpoint_best.pt", {}
+            )
 
 
 def test_a_training_that_was_broken_off_is_not_taken_as_it_is(tmp_path: Path) -> None:

@@ -98,6 +98,15 @@ def test_training_goes_on_from_a_plain_model_by_a_warm_start_only() -> None:
         model.load_state_dict(half)
 
 
+@pytest.mark.parametrize("option", ["encoder_layers", "decoder_layers", "encoder_ffn_embed_dim"])
+def test_a_warm_start_that_would_be_refused_is_not_advised(option: str) -> None:
+    sizes: Any = {option: 2}
+    plain = build_model("context_transformer", **sizes).state_dict()
+    with pytest.raises(RuntimeError, match="Missing key") as error:
+        build_model("rcg_transformer").load_state_dict(plain)
+    assert "--warm-start" not in str(error.value)
+
+
 def test_parameters_that_the_options_take_away_are_named() -> None:
     """As ``--model-overrides`` may; other misfits are torch's to name."""
     gated, plain = build_model("rcg_transformer").state_dict(), build_model("context_transformer")

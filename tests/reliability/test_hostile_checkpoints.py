@@ -113,6 +113,13 @@ def test_no_use_of_a_checkpoint_runs_it(
     assert {path.name for path in tmp_path.iterdir()} <= {"checkpoint.pt", "new", "input"}
 
 
+def test_a_cut_checkpoint_of_a_resumed_training_names_the_option_for_another(tmp_path: Path) -> None:
+    last = tmp_path / "checkpoint_last.pt"
+    last.write_bytes(CHECKPOINT.read_bytes()[:-1])
+    with pytest.raises(UserError, match="checkpoint_last.pt is damaged .*: name another checkpoint, by --restore-file"):
+        load(last)
+
+
 @pytest.fixture(scope="module")
 def stock(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of a model and a task of fairseq's own."""

@@ -180,6 +180,16 @@ def test_a_new_training_may_begin_with_concatenation(
         generate(data, tmp_path / "checkpoint_last.pt", *STOCK_TASK)
 
 
+def test_a_fine_tuning_is_resumed_as_it_began(trained_on_documents: Trained, tmp_path: Path) -> None:
+    """The same command again resumes it, and fairseq then leaves --finetune-from-model unread."""
+    start = (*PLAIN, *COMMON, "--finetune-from-model", trained_on_documents["plain"])
+    train(trained_on_documents.data, tmp_path, *start, *CONCATENATE, "--max-epoch", 1)
+    with pytest.raises(UserError, match="--concatenate-preceding q1: the checkpoint was trained with .* </s>;"):
+        train(trained_on_documents.data, tmp_path, *start, "--concatenate-preceding", "q1", "--max-epoch", 2)
+    log = train(trained_on_documents.data, tmp_path, *start, "--max-epoch", 2)
+    assert "training continues with --concatenate-preceding </s>" in log
+
+
 def test_a_model_fine_tuned_from_a_concatenating_one_concatenates(trained: Trained, tmp_path: Path) -> None:
     log = train(trained.data, tmp_path, *OWN, *COMMON, "--max-epoch", 1, "--finetune-from-model", trained["own"])
     assert "training continues with --concatenate-preceding </s>" in log

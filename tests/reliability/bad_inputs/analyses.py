@@ -592,10 +592,10 @@ SWEEPS: Rows = (
         f"{SWEEP} 0 --train=--cpu",
         several(
             folder("saved/dropout=0"),
-            write("saved/dropout=0/train.log.json", '{"command": 3}'),
+            write("saved/dropout=0/train.log.json", '{"options": 3}'),
             write("saved/dropout=0/checkpoint_last.pt", ""),
         ),
-        "saved/dropout=0 holds a model that was not trained by",
+        "saved/dropout=0 holds a model that this command did not train",
     ),
     bad_usage("resamples of nothing", f"{SWEEP} 0 --resamples 0", "is not an integer from 1"),
 )

@@ -168,7 +168,8 @@ TRANSLATION: Rows = (
         "data/valid.de-en.de.bin is truncated",
     ),
     *(
-        bad_file(f"{about} that is cut", command, cut("models/plain.pt", -1), "models/plain.pt is damaged (")
+        bad_file(f"{about} that is cut", command, cut("models/plain.pt", size), f"models/plain.pt is damaged ({reason}")
+        for size, reason in ((-1, ""), (0, "it is cut): name another checkpoint"))
         for about, command in (
             ("a model to translate with", f"{GENERATE}plain.pt"),
             ("a model to go on from", f"{PLAIN} --restore-file models/plain.pt"),
