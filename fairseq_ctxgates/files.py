@@ -192,7 +192,8 @@ def _remove_scratch(lock: Path) -> None:
     removed = lock.with_suffix(".removed")
     with suppress(FileNotFoundError):
         lock.with_suffix("").rename(removed)
-    shutil.rmtree(removed, ignore_errors=True)
+    for _ in range(2):  # the shard may have been about to create a file in it
+        shutil.rmtree(removed, ignore_errors=True)
     if not removed.exists():  # otherwise the next run finds it by its lock, and removes it
         _remove_files([lock])
 

@@ -11,5 +11,6 @@ if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
     exit 0
 fi
 export DEBIAN_FRONTEND=noninteractive
-{ apt-get update && apt-get install -y --no-install-recommends chromium; } >/dev/null 2>&1 ||
-    echo "Chromium is not installed: apt-get failed"
+get() { apt-get -qq -o Acquire::Retries=3 "$@" 2>&1; }
+said=$(get update && get install -y --no-install-recommends chromium) ||
+    printf 'Chromium is not installed: apt-get failed\n%s\n' "$(tail -n 5 <<<"$said")"

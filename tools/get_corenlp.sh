@@ -29,7 +29,8 @@ done
 temporary=$home.$$
 trap 'rm -rf "$temporary"' EXIT
 echo "[corenlp] getting CoreNLP from Maven Central into $home (1 to 3 minutes, 0.7 GB, and as much in Maven's cache)"
-mvn --batch-mode --quiet -Dstyle.color=never --file "$pom" dependency:copy-dependencies -DoutputDirectory="$temporary"
+mvn --batch-mode --quiet -Dstyle.color=never -Dmaven.wagon.http.retryHandler.count=5 --file "$pom" \
+    dependency:copy-dependencies -DoutputDirectory="$temporary"
 cksum <"$pom" >"$temporary/$stamp"
 rm -rf "$home"
 mv -T "$temporary" "$home"

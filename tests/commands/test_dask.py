@@ -11,7 +11,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Callable, Iterator, Optional
 
@@ -136,7 +136,7 @@ def test_a_killed_worker_changes_no_byte(
     killed = cluster.add_worker(killing("os.getpid()", f".{array}"))
     monkeypatch.chdir(tmp_path)  # the workers are elsewhere
     main(["found", "--memory", "4K", "--dask", cluster.address])
-    assert killed.wait() == -signal.SIGKILL
+    assert killed.wait(60) == -signal.SIGKILL
     assert contents(found) == contents(expected)
     assert "pairs/s" in capsys.readouterr().err
 
@@ -167,7 +167,7 @@ def test_relations_with_a_killed_worker(
     killed = cluster.add_worker(killing("os.getpid()", ""))
     monkeypatch.chdir(english)
     add_relations(["found", *options, "--dask", cluster.address])
-    assert killed.wait() == -signal.SIGKILL
+    assert killed.wait(60) == -signal.SIGKILL
     assert contents(english / "found") == contents(english / "expected")
     assert "12/12" in capsys.readouterr().err
 
@@ -194,7 +194,11 @@ def test_relations_by_a_server_that_a_worker_starts(cluster: Cluster, english: P
 
 def has_server(worker: psutil.Process) -> bool:
     """Whether a worker has a CoreNLP server."""
-    return "java" in [child.name() for child in worker.children(recursive=True)]
+    names = []
+    for child in worker.children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it has just ended
+            names.append(child.name())
+    return "java" in names
 
 
 @pytest.mark.slow
@@ -320,7 +324,7 @@ def test_a_worker_that_does_not_see_the_data(cluster: Cluster, data: Path) -> No
 def test_a_worker_with_other_code(
     cluster: Cluster, data: Path, tmp_path: Path, change: Callable[[Path], object], message: str
 ) -> None:
-    shutil.copytree(PACKAGE, tmp_path / "other" / PACKAGE.name)
+    shutil.copytree(PACKAGE, tmp_path / "other" / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
     change(tmp_path / "other" / PACKAGE.name)
     cluster.add_worker(PYTHONPATH=str(tmp_path / "other"))
     with pytest.raises(UserError, match=f"Dask worker {cluster.address.rpartition(':')[0]}:.*{message}"):

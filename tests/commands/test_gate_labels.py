@@ -254,7 +254,7 @@ def test_full_disk(tmp_path: Path) -> None:
     before = contents(folder)
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(folder)],
+        [sys.executable, "-B", str(SCRIPT), str(folder)],  # Python's caches would be cut as well
         env=environment,
         cwd=str(tmp_path),
         capture_output=True,

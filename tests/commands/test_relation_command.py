@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import itertools
 import json
 import os
 import signal
@@ -180,20 +181,20 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
     whole = make_data(tmp_path / "whole", train=SOURCES, valid=VALID)
     run(whole)
     parser.parsed.clear()
-    before, extract_shard, done = files_of(data), shards.extract_shard, []
+    before, extract_shard, finished = files_of(data), shards.extract_shard, itertools.count(1)
 
     def stopped(shard: shards.Shard, **given: Any) -> shards.Outcome:
-        done.append(extract_shard(shard, **given))
-        if len(done) == 2:
+        outcome = extract_shard(shard, **given)
+        if next(finished) == 2:
             if stop == "terminate":
                 os.kill(os.getpid(), signal.SIGTERM)
-                return done[-1]
+                return outcome
             raise {
                 "interrupt": KeyboardInterrupt(),
                 "lost parser": UserError("no server"),
                 "full disk": OSError(28, "No space left on device"),
             }[stop]
-        return done[-1]
+        return outcome
 
     with monkeypatch.context() as patch:
         patch.setattr(shards, "extract_shard", stopped)

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -17,12 +16,15 @@ from typing import Container, Dict, Iterator, List, Sequence
 
 import pytest
 import requests
+from stanza.protobuf import Document
 
 import ctxgates
 from fairseq_ctxgates.commands import relations as command
 from fairseq_ctxgates.errors import UserError
+from fairseq_ctxgates.processes import ending_with_parent
 from fairseq_ctxgates.relations.extraction import corenlp_server, shards
 from fairseq_ctxgates.relations.extraction.corenlp import CoreNLPExtractor
+from fairseq_ctxgates.relations.extraction.corenlp_server import ExternalServer
 from fairseq_ctxgates.relations.extraction.extractor import RelationExtractor, relations_of_tokens
 from tests.helpers.corpus import binarize
 from tests.helpers.extractors import make_extractor
@@ -68,6 +70,22 @@ GERMAN = {
     "Sie hat das Buch nicht gelesen .": ["Sie | hat gelesen | das Buch"],
 }
 SHORT = "The old farmer sells fresh apples ."
+KILLED_AFTER_TWO_SHARDS = """
+import os, signal
+from fairseq_ctxgates.commands.relations import main
+from fairseq_ctxgates.relations.extraction import shards
+
+def write_and_end(path, tuples, write=shards.write_shard):
+    write(path, tuples)
+    written.append(path)
+    if len(written) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+written = []
+shards.SHARD_SENTENCES = 50
+shards.write_shard = write_and_end
+main()
+"""
 SHARDS = f".relation.*/{'[0-9]' * 10}"  # those that are done
 # Takes CoreNLP's OpenIE far longer than any time-out here.
 ENDLESS = " ".join(["the man eats the apple and"] * 150 + ["sleeps ."])
@@ -144,11 +162,19 @@ def test_a_word_that_comes_back_changed_has_no_position(corenlp_url: str) -> Non
         assert extractor.extract(sentences) == [expected[0], None, expected[2]]
 
 
-def test_a_sentence_that_takes_too_long_is_given_up(corenlp_url: str) -> None:
+def test_a_sentence_that_takes_too_long_is_given_up(corenlp_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server is asked for it once with the others, and once alone."""
+    asked: List[str] = []
+    annotate = ExternalServer.annotate
+
+    def count(server: ExternalServer, text: str) -> Document:
+        asked.append(text)
+        return annotate(server, text)
+
+    monkeypatch.setattr(ExternalServer, "annotate", count)
     with make_extractor("corenlp-openie", "en", [corenlp_url], timeout=6) as extractor:
-        start = time.monotonic()
         first, endless, last = extractor.extract([SHORT.split(), ENDLESS.split(), "Cats are animals .".split()])
-        assert time.monotonic() - start < 30
+    assert sum("sleeps" in text for text in asked) == 2
     assert first is not None
     assert (len(first), endless, last) == (4, None, [[0, 1, 2]])
 
@@ -270,6 +296,19 @@ def test_a_server_that_does_not_start(corenlp_url: str) -> None:
         make_extractor("corenlp-openie", "en", memory="1K")
 
 
+def test_a_server_that_loses_its_port_before_it_opens_it_takes_another(
+    corenlp_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process ends, and its log says nothing."""
+    first = iter([["true"]])
+    monkeypatch.setattr(
+        corenlp_server, "ending_with_parent", lambda started: next(first, None) or ending_with_parent(started)
+    )
+    with make_extractor("corenlp-dependencies", "en") as extractor:
+        assert extractor.extract([SHORT.split()]) != [None]
+    assert next(first, None) is None
+
+
 @pytest.mark.slow
 def test_a_run_that_is_killed_goes_on_where_it_stopped(
     corenlp_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -283,13 +322,9 @@ def test_a_run_that_is_killed_goes_on_where_it_stopped(
 
     root = Path(ctxgates.__file__).parent
     environment = {**os.environ, "PYTHONPATH": str(root)}
-    smaller = "from fairseq_ctxgates.relations.extraction import shards; shards.SHARD_SENTENCES = 50"
-    program = f"{smaller}; from fairseq_ctxgates.commands.relations import main; main()"
-    started = [sys.executable, "-c", program, str(data), *options]
-    with subprocess.Popen(started, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        while not list(data.glob(SHARDS)) and process.poll() is None:
-            time.sleep(0.01)
-        process.send_signal(signal.SIGKILL)
+    started = [sys.executable, "-c", KILLED_AFTER_TWO_SHARDS, str(data), *options]
+    killed = subprocess.run(started, env=environment, capture_output=True, text=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
     done = list(data.glob(SHARDS))
     assert 0 < len(done) < 5
     assert not list(data.glob("train.relation.*"))

@@ -18,7 +18,7 @@ def is_running(process: int) -> bool:
     return state != "Z"
 
 
-def wait_until(condition: Callable[[], T], seconds: float = 30) -> T:
+def wait_until(condition: Callable[[], T], seconds: float = 120) -> T:
     """What a condition gives as soon as that is true, or when the time is over."""
     end = time.monotonic() + seconds
     while True:

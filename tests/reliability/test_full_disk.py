@@ -30,12 +30,15 @@ LIMITS = (0, 10, 500, 1500)  # bytes, all less than the largest file
 
 @contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
+    """Without Python's caches, of which it would keep what fits."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    writes_no_caches, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        sys.dont_write_bytecode = writes_no_caches
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -7,6 +7,7 @@ moments.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
@@ -254,6 +255,16 @@ def processes_about(folder: Path) -> List[str]:
     return [line for line in lines if str(folder) in line]
 
 
+def is_free(lock: Path) -> bool:
+    """Whether no process holds a lock."""
+    with suppress(FileNotFoundError), open(lock) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
 def check_what_a_sweep_left(folder: Path, kill: Callable[[], object], rerun: Callable[[], None]) -> None:
     """Nothing runs any more, what counts as done is whole, and a rerun makes the table of a run that was never
     disturbed, and removes what the killed one left."""
@@ -264,7 +275,8 @@ def check_what_a_sweep_left(folder: Path, kill: Callable[[], object], rerun: Cal
     shutil.rmtree(runs)
     (folder / "table.json").unlink()
     kill()
-    assert wait_until(lambda: not processes_about(folder)), processes_about(folder)
+    locks = [path / ".lock" for path in runs.glob("*")]  # a process that is ending may hold one without a command line
+    assert wait_until(lambda: not processes_about(folder) and all(map(is_free, locks))), processes_about(folder)
     for path in runs.glob("*/train.log.json"):
         if json.loads(path.read_text())["done"]:
             assert (path.parent / "checkpoint_best.pt").read_bytes() == models[path.parent.name]
@@ -312,7 +324,7 @@ def test_a_killed_sweep(sweep_folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_sweep_that_is_killed_while_fairseq_trains(
     sweep_folder: Path, warm_commands: WarmPython, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = shlex.join([*TRAINING, *PLAIN, "--max-epoch", "4", "--no-epoch-checkpoints"])
+    options = shlex.join([*TRAINING, *PLAIN, "--max-epoch", "12", "--no-epoch-checkpoints"])
     run_folder = sweep_folder / "runs" / "dropout=0"
     last = run_folder / "checkpoint_last.pt"
 
@@ -327,9 +339,11 @@ def test_a_sweep_that_is_killed_while_fairseq_trains(
     def kill_in_training() -> None:
         child = os.fork()
         if child == 0:
-            with open(os.devnull, "w") as sys.stdout:
-                run()
-            os._exit(0)
+            try:
+                with open(os.devnull, "w") as sys.stdout:
+                    run()
+            finally:
+                os._exit(1)
         assert wait_until(last.exists, 120)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)

@@ -56,8 +56,12 @@ with process_pool(2) as pool:
 
 def stop_a_parent(started: str, stop: Callable[[subprocess.Popen[str]], object], folder: Path) -> str:
     """Start a parent of sleeping children in a session of its own, and stop it; what it printed on standard error."""
+
+    def are_there() -> bool:
+        return numbers.exists() and numbers.read_text().count("\n") == (2 if started == "a pool" else 1)
+
     (folder / "sleeper.py").write_text(SLEEPER)
-    numbers, expected = folder / "numbers", 2 if started == "a pool" else 1
+    numbers = folder / "numbers"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *filter(None, sys.path)])}
     command = [sys.executable, "-c", STARTS[started], str(numbers)]
     parent = subprocess.Popen(
@@ -70,11 +74,11 @@ def stop_a_parent(started: str, stop: Callable[[subprocess.Popen[str]], object],
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
-        assert wait_until(lambda: numbers.exists() and numbers.read_text().count("\n") == expected)
+        assert wait_until(lambda: are_there() or parent.poll() is not None, 300) and are_there()
         children = [int(number) for number in numbers.read_text().split()]
         assert all(map(is_running, children))
         stop(parent)
-        printed = parent.communicate(timeout=30)[1]
+        printed = parent.communicate(timeout=120)[1]
     finally:
         parent.kill()
     assert wait_until(lambda: not any(map(is_running, children)))

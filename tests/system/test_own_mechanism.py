@@ -37,7 +37,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         domains = [len(source.split()) > 4 for source, _ in pairs]
         (folder / f"{split}.domains").write_text("".join(f"{int(domain)}\n" for domain in domains))
     (folder / "test.de").write_text("".join(f"{source}\n" for source, _ in splits["test"]))
-    shutil.copytree(EXAMPLE, folder / "examples" / "own_mechanism")
+    copy = folder / "examples" / "own_mechanism"
+    shutil.copytree(EXAMPLE, copy, ignore=shutil.ignore_patterns("__pycache__"))
     return folder
 
 

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 import pytest
 
@@ -33,6 +33,18 @@ def record_of(directory: Path, step: Step) -> Record:
     record = read_record(directory, step.log)
     assert record is not None
     return record
+
+
+class Limited(Console):
+    """The time is over when this holds."""
+
+    def __init__(self, is_over: Callable[[], bool]) -> None:
+        super().__init__(io.StringIO())
+        self._is_over = is_over
+
+    @property
+    def seconds(self) -> float:
+        return float(self._is_over())
 
 
 def step(command: str, log: str = "a.log", **options: Any) -> Step:
@@ -228,14 +240,16 @@ def test_work_on_other_files_is_refused(tmp_path: Path) -> None:
 def test_a_failure_is_reported_when_the_time_is_over_too(tmp_path: Path) -> None:
     jobs = [Job("failing", [step("exit 3", "f.log")]), Job("long", [step("sleep 60", "l.log")])]
     with pytest.raises(SystemExit, match="failing"):
-        Runner(tmp_path, Console(io.StringIO()), goes_on=True, seconds=2.0).run(jobs)
+        Runner(tmp_path, Limited(lambda: jobs[0].failed), goes_on=True, seconds=0.5).run(jobs)
 
 
 def test_the_time_of_an_interrupted_step_counts(tmp_path: Path) -> None:
     work = step("test -e file || { touch file; sleep 60; }", keeps_work=True)
-    assert not Runner(tmp_path, Console(io.StringIO()), seconds=1.0).run([Job("model", [work])])
+    started, file = time.monotonic(), tmp_path / "file"
+    console = Limited(lambda: file.exists() and time.monotonic() - started > 2)
+    assert not Runner(tmp_path, console, seconds=0.5).run([Job("model", [work])])
     interrupted = record_of(tmp_path, work)
-    assert not interrupted.done and 1 < interrupted.seconds < 30
+    assert not interrupted.done and 1 < interrupted.seconds < time.monotonic() - started
     run_jobs(tmp_path, Job("model", [work]))
     done = record_of(tmp_path, work)
     assert done.done and done.seconds > interrupted.seconds
@@ -254,8 +268,8 @@ def test_what_is_stopped_may_clean_up_first(tmp_path: Path) -> None:
     cleans_up = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1.5), sys.exit())); "
     program = f"{cleans_up} open('begun', 'w'); time.sleep(60)"
     job = Job("model", [step(f'{sys.executable} -c "{program}; 1"; true')])
-    assert not Runner(tmp_path, Console(io.StringIO()), seconds=2.0).run([job])
-    assert (tmp_path / "begun").exists() and job.process is not None
+    assert not Runner(tmp_path, Limited((tmp_path / "begun").exists), seconds=0.5).run([job])
+    assert job.process is not None
     with pytest.raises(ProcessLookupError):
         os.killpg(job.process.pid, 0)
 
@@ -268,7 +282,8 @@ def test_a_full_disk_is_named_and_stops_everything(tmp_path: Path, monkeypatch: 
 
     begun = tmp_path / "begun"
     monkeypatch.setattr("runner.atomic_write", is_full)
-    jobs = [Job("short", [step("sleep 1; touch begun", "s.log")]), Job("long", [step("sleep 60", "l.log")])]
+    short = step("until test -e long; do sleep 0.05; done; touch begun", "s.log")
+    jobs = [Job("short", [short]), Job("long", [step("touch long; sleep 60", "l.log")])]
     with pytest.raises(UserError, match="No space left on device"):
         run_jobs(tmp_path, *jobs)
     assert jobs[1].process is not None and jobs[1].process.poll() is not None

@@ -315,11 +315,12 @@ class ManagedServer(CoreNLPServer):
         for is_last_attempt in (False, False, True):
             try:
                 self._process = self._start_process()
+                self._wait_until_alive()
                 break
-            except PermanentlyFailedException:  # another process took the port
-                if is_last_attempt:
+            except (PermanentlyFailedException, UserError):
+                # Perhaps another process took the port before Java did, of which CoreNLP's log says nothing.
+                if is_last_attempt or not self._has_ended():
                     raise
-        self._wait_until_alive()
         self.check()
 
     def _start_process(self) -> CoreNLPClient:
