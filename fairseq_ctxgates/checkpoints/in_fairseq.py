@@ -6,6 +6,7 @@ here they are broadcast instead.
 """
 
 import shutil
+from collections import OrderedDict
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from fairseq import checkpoint_utils
 
-from fairseq_ctxgates.checkpoints.loading import load
+from fairseq_ctxgates.checkpoints.loading import load, options_of
 from fairseq_ctxgates.compat import PathManager, distributed_utils
 from fairseq_ctxgates.files import atomic_write
 
@@ -21,7 +22,14 @@ from fairseq_ctxgates.files import atomic_write
 class TorchOfCheckpoints(ModuleType):
     """torch as ``fairseq.checkpoint_utils`` sees it. All other callers of ``torch.load`` get torch's own."""
 
-    load = staticmethod(load)
+    @staticmethod
+    def load(*arguments: Any, **options: Any) -> Any:
+        """As :func:`.loading.load`. The parameters have the options of their model as an attribute, because fairseq
+        gives the model nothing else of a checkpoint."""
+        state = load(*arguments, **options)
+        if isinstance(state, dict) and isinstance(state.get("model"), OrderedDict):
+            state["model"].trained_options = options_of(state)
+        return state
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)

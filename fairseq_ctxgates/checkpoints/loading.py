@@ -8,8 +8,9 @@ import pickle
 import re
 import shlex
 import tarfile
+from argparse import Namespace
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, Union
+from typing import Any, BinaryIO, Dict, Mapping, Union
 
 import torch
 
@@ -80,6 +81,13 @@ def load_checkpoint(path: Path) -> Dict[str, Any]:
     if not (isinstance(model, dict) and all(isinstance(value, torch.Tensor) for value in model.values())):
         raise UserError(f'{path} is not a checkpoint of fairseq: it has no parameters ("model")')
     return state
+
+
+def options_of(checkpoint: Mapping[str, Any]) -> object:
+    """The options of a checkpoint's model, as attributes; any version of fairseq may have saved it."""
+    groups = checkpoint.get("cfg")
+    options = groups.get("model") if groups else checkpoint.get("args")
+    return Namespace(**options) if isinstance(options, Mapping) else options
 
 
 def _is_trusted(path: Path) -> bool:

@@ -1,23 +1,20 @@
 """Starting a model with mechanisms from a trained plain one (``--warm-start``)."""
 
 import logging
-from argparse import Namespace
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Collection, Dict, Iterable, List, Mapping, Optional, Sequence
+from typing import Collection, Iterable, List, Mapping, Optional
 
 import torch
 from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
-from fairseq_ctxgates.checkpoints.loading import load_checkpoint
-from fairseq_ctxgates.configuration import as_flag
+from fairseq_ctxgates.checkpoints.loading import load_checkpoint, options_of
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.mechanism import Mechanism
 from fairseq_ctxgates.models.context_model import ContextModel, find_misfits
 from fairseq_ctxgates.models.input_options import find_needs
-from fairseq_ctxgates.modules.norm_order import NormOrder
+from fairseq_ctxgates.models.kept_options import find_change
 
 logger = logging.getLogger(__name__)
 
@@ -33,16 +30,6 @@ class WarmStartConfig(FairseqDataclass):
             "training (with the task context_translation)"
         },
     )
-
-
-# The backbones' options that decide what a model computes from its parameters, but the shape of none.
-KEPT_OPTIONS = (
-    "encoder_attention_heads",
-    "decoder_attention_heads",
-    "activation_fn",
-    "no_scale_embedding",
-    "no_token_positional_embeddings",
-)
 
 
 def warm_start(model: ContextModel, path: str, options: object) -> None:
@@ -66,8 +53,9 @@ def warm_start(model: ContextModel, path: str, options: object) -> None:
         checkpoint = load_checkpoint(Path(path))
     except UserError as error:
         raise UserError(f"--warm-start {error}") from error
-    trained = kept_options(_trained_options(checkpoint), model.mechanisms)
-    _check_options(trained, kept_options(options, model.mechanisms), path)
+    change = find_change(options_of(checkpoint), options, model.mechanisms)
+    if change is not None:
+        raise UserError(f"--warm-start {path}: its model was {change}: train with the same")
     state = checkpoint["model"]
     model.upgrade_state_dict(state)
     for entry in find_needs(state):  # the new model may be given another input
@@ -84,40 +72,6 @@ def warm_start(model: ContextModel, path: str, options: object) -> None:
         f"warm start from {path}: {len(state)} parameters taken over, {len(new)} of the mechanisms' own are new "
         f"({len(copies)} of them start as copies)"
     )
-
-
-def kept_options(options: object, mechanisms: Sequence[Mechanism]) -> Dict[str, str]:
-    """Those of :data:`KEPT_OPTIONS` that a model has, the norm order of a Transformer's decoder, and those of the
-    mechanisms that it has, as text.
-
-    Args:
-        options: the model's, as attributes; those of old checkpoints lack some
-        mechanisms: the model may have others
-    """
-    values = {name: str(getattr(options, name)) for name in KEPT_OPTIONS if hasattr(options, name)}
-    if hasattr(options, "decoder_normalize_before"):
-        given = getattr(options, "decoder_norm_order", None)
-        values["decoder_norm_order"] = NormOrder.choose(given, options.decoder_normalize_before).value
-    for mechanism in mechanisms:
-        if mechanism.is_on_in(options):
-            values.update(mechanism.kept_values(options))
-    return values
-
-
-def _trained_options(checkpoint: Mapping[str, Any]) -> object:
-    """The options of a checkpoint's model, as attributes; any version of fairseq may have saved it."""
-    groups = checkpoint.get("cfg")
-    options = groups.get("model") if groups else checkpoint.get("args")
-    return Namespace(**options) if isinstance(options, Mapping) else options
-
-
-def _check_options(trained: Mapping[str, str], given: Mapping[str, str], path: str) -> None:
-    for name, value in given.items():
-        if trained.get(name, value) != value:
-            raise UserError(
-                f"--warm-start {path}: its model was trained with {as_flag(name)} {trained[name]}, and the model has "
-                f"{value}, with which the same parameters compute something else: train with the same"
-            )
 
 
 def _check_fits(

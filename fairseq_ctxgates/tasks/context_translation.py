@@ -26,6 +26,7 @@ from fairseq_ctxgates.data.side_stream_dataset import SideStreamDataset
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.models.context_model import ContextModel
 from fairseq_ctxgates.models.input_options import InputOptions
+from fairseq_ctxgates.models.kept_options import find_change
 from fairseq_ctxgates.models.warm_start import warm_start
 from fairseq_ctxgates.tasks.alignments import AlignmentGenerator, wanted_alignment
 from fairseq_ctxgates.tasks.continuing_generator import ContinuingGenerator
@@ -81,6 +82,7 @@ class ContextTranslationTask(TranslationTask):
         self.streams = TaskStreams(cfg, self._models)
         self._trains = False  # whether the last model was built to be trained
         self._has_criterion = False  # whether the command is fairseq-train or fairseq-validate
+        self._model_cfg: Optional[FairseqDataclass] = None  # of the last model
         self._model_options: List[ModelOptions] = []
         self._training_data: Optional[FairseqDataset] = None
         self._saved_options = SavedOptions(cfg, ContextTranslationConfig, SAVED_OPTIONS)
@@ -144,6 +146,7 @@ class ContextTranslationTask(TranslationTask):
         self._saved_options.go_on_with(trained)
         if not (self.cfg.reset_optimizer or self._is_fine_tuning_new()):
             self._saved_options.check_as_trained(self.streams.input_options(), trained)
+            self._check_computes_as_trained()
         options.values = self.streams.input_options()
         if options.values != before:
             taken = (as_given(name, value) for name, value in options.values.items() if value is not None)
@@ -151,6 +154,16 @@ class ContextTranslationTask(TranslationTask):
             self._check_options()
             for load in list(self._loads.values()):
                 load()
+
+    def _check_computes_as_trained(self) -> None:
+        """Raise UserError if a resumed training has options with which its model would no longer be the same."""
+        for model in self.streams.models:
+            change = find_change(model.trained_options, self._model_cfg, model.mechanisms)
+            if change is not None:
+                raise UserError(
+                    f"the checkpoint was {change}: give the same to continue that training, or begin a new training "
+                    f"from that model with --finetune-from-model"
+                )
 
     def _is_fine_tuning_new(self) -> bool:
         """Whether the training begins from the model of ``--finetune-from-model``: where its own checkpoint exists,
@@ -245,6 +258,7 @@ class ContextTranslationTask(TranslationTask):
         model = super().build_model(cfg, from_checkpoint)
         self._models.append(model)
         self._trains = not from_checkpoint
+        self._model_cfg = cfg
         self._model_options.append(ModelOptions.of(model, cfg))
         if from_checkpoint and not isinstance(model, ContextModel):  # ours ignore inputs that they do not read
             _ignore_streams(model)

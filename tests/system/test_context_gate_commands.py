@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Sequence
 
 import pytest
 import torch
@@ -320,23 +320,40 @@ def test_warm_start_from_a_checkpoint_that_lacks_something(trained: Trained, tmp
         train(trained.data, tmp_path, *GATED, "--share-all-embeddings", "--warm-start", checkpoint)
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ("--decoder-attention-heads 4", "--decoder-attention-heads 2, and the model has 4"),
-        ("--decoder-norm-order inner", "--decoder-norm-order post, and the model has inner"),
-        ("--activation-fn gelu", "--activation-fn relu, and the model has gelu"),
-        ("--no-scale-embedding", "--no-scale-embedding False, and the model has True"),
-    ],
-)
+SOMETHING_ELSE = [  # what computes something else with the same parameters, of which no shape shows it
+    ("--decoder-attention-heads 4", "--decoder-attention-heads 2, and the model has 4"),
+    ("--decoder-norm-order inner", "--decoder-norm-order post, and the model has inner"),
+    ("--activation-fn gelu", "--activation-fn relu, and the model has gelu"),
+    ("--no-scale-embedding", "--no-scale-embedding False, and the model has True"),
+]
+
+
+@pytest.mark.parametrize("options, message", SOMETHING_ELSE)
 def test_warm_start_from_a_checkpoint_that_computes_something_else(
     options: str, message: str, trained: Trained, tmp_path: Path
 ) -> None:
-    """No parameter's shape shows it."""
     with pytest.raises(UserError, match=f"{trained['plain']}: its model was trained with {message}, with which"):
         train(
             trained.data, tmp_path, *GATED, *options.split(), "--share-all-embeddings", "--warm-start", trained["plain"]
         )
+
+
+@pytest.mark.parametrize("options, message", SOMETHING_ELSE)
+def test_a_training_is_not_resumed_as_something_else(
+    options: str, message: str, trained: Trained, tmp_path: Path
+) -> None:
+    shutil.copy(trained.folder / "gated" / "checkpoint1.pt", tmp_path / "checkpoint_last.pt")
+    command = (*GATED, "--share-all-embeddings", *options.split())
+    with pytest.raises(UserError, match=f"the checkpoint was trained with {message}, .* with --finetune-from-model$"):
+        train(trained.data, tmp_path, *command)
+
+
+@pytest.mark.parametrize("start", [("--finetune-from-model",), ("--reset-optimizer", "--restore-file")])
+def test_a_new_training_from_a_model_may_be_something_else(
+    start: Sequence[str], trained: Trained, tmp_path: Path
+) -> None:
+    command = (*GATED, "--share-all-embeddings", "--activation-fn", "gelu", "--max-update", 1)
+    train(trained.data, tmp_path, *command, *start, trained["gated"])
 
 
 def test_warm_start_from_a_checkpoint_of_another_size(trained: Trained, tmp_path: Path) -> None:
