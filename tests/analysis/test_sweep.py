@@ -15,17 +15,8 @@ import sacrebleu
 
 from fairseq_ctxgates import analysis
 from fairseq_ctxgates.analysis.compare import Score, Scores
-from fairseq_ctxgates.analysis.sweep import (
-    Run,
-    check_trained,
-    digests,
-    fairseq,
-    runs,
-    sweep_figure,
-    train,
-    translate,
-    write_provenance,
-)
+from fairseq_ctxgates.analysis.sweep import runs, sweep_figure
+from fairseq_ctxgates.analysis.sweep_runs import Run, digests, fairseq, write_provenance
 from fairseq_ctxgates.analysis.systems import read_translations
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.locks import exclusive
@@ -63,7 +54,7 @@ def sweep(data: Path, save_dir: Path, *options: Any, train: Any = TRAIN) -> Any:
 def _starts_fast(warm_commands: WarmPython, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trainings start without importing fairseq. That they end with the sweep is tested in tests/reliability."""
     monkeypatch.setattr(
-        "fairseq_ctxgates.analysis.sweep.ending_with_parent", lambda command: [warm_commands.python, *command[1:]]
+        "fairseq_ctxgates.analysis.sweep_runs.ending_with_parent", lambda command: [warm_commands.python, *command[1:]]
     )
 
 
@@ -117,7 +108,7 @@ def test_a_training_that_fails_shows_the_end_of_its_log(data: Path, tmp_path: Pa
 def test_the_log_is_kept_apart_from_the_translations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """fairseq-generate writes the one at once and the other when a buffer is full, perhaps in the middle of a line."""
     command = [sys.executable, "-c", "import sys; print('H-0'); print('INFO', file=sys.stderr)"]
-    monkeypatch.setattr("fairseq_ctxgates.analysis.sweep.ending_with_parent", lambda _: command)
+    monkeypatch.setattr("fairseq_ctxgates.analysis.sweep_runs.ending_with_parent", lambda _: command)
     fairseq(["generate"], tmp_path / "test.out", tmp_path / "test.log")
     assert (tmp_path / "test.out").read_text() == "H-0\n"
     assert (tmp_path / "test.log").read_text() == "INFO\n"
@@ -137,9 +128,9 @@ def test_what_another_model_or_other_options_translated_is_not_taken(
             file.write(f"H-0\t-1.0\tcall {len(made)}\n")
 
     def translations(*options: str) -> List[str]:
-        return translate(Run("1", [], tmp_path), "data", "test", options, "model.pt", data_digests)
+        return Run("1", [], tmp_path).translate("data", "test", options, "model.pt", data_digests)
 
-    monkeypatch.setattr("fairseq_ctxgates.analysis.sweep.fairseq", generate)
+    monkeypatch.setattr("fairseq_ctxgates.analysis.sweep_runs.fairseq", generate)
     assert translations() == translations() == ["call 1"]
     os.utime(tmp_path / "model.pt", (1, 1))
     assert translations() == ["call 2"]
@@ -162,15 +153,15 @@ def test_a_model_of_other_data_is_refused(data: Path, tmp_path: Path, monkeypatc
     write_provenance(tmp_path / "train.log.json", {"data": before})
     for name in before:
         with pytest.raises(UserError, match=f"{tmp_path} holds a model that was trained on other data than data-bin"):
-            train(run, "data-bin", [], "checkpoint_best.pt", {**before, name: "other"})
+            run.train("data-bin", [], "checkpoint_best.pt", {**before, name: "other"})
     write_provenance(tmp_path / "train.log.json", {"options": {}, "done": True})
-    train(run, "data-bin", [], "checkpoint_best.pt", before)  # has been trained
-    monkeypatch.setattr("fairseq_ctxgates.analysis.sweep.fairseq", lambda *_: None)
+    run.train("data-bin", [], "checkpoint_best.pt", before)  # has been trained
+    monkeypatch.setattr("fairseq_ctxgates.analysis.sweep_runs.fairseq", lambda *_: None)
     with pytest.raises(UserError, match="training did not write .*lost.pt: check --checkpoint"):  # it went on
-        train(run, "data-bin", [], "lost.pt", before)
+        run.train("data-bin", [], "lost.pt", before)
     write_provenance(tmp_path / "train.log.json", {"data": before})
     with pytest.raises(UserError, match="this command did not train: leave --train out"):
-        train(run, "data-bin", [], "checkpoint_best.pt", before)
+        run.train("data-bin", [], "checkpoint_best.pt", before)
 
 
 def test_a_model_of_other_options_is_refused(tmp_path: Path) -> None:
@@ -181,20 +172,18 @@ def test_a_model_of_other_options_is_refused(tmp_path: Path) -> None:
     for is_done, remedy in ((True, "leave --train out"), (False, "its training was broken off: give the same options")):
         write_provenance(tmp_path / "train.log.json", {"options": options, "done": is_done})
         with pytest.raises(UserError, match=rf"\(there: --lr 2e-3 --fp16; here: --share --lr -1\): {remedy}"):
-            train(
-                run, "x", ["--share", "--lr", "3", "--adam-betas=(0.9, 0.98)", "--lr", "-1"], "checkpoint_best.pt", {}
-            )
+            run.train("x", ["--share", "--lr", "3", "--adam-betas=(0.9, 0.98)", "--lr", "-1"], "checkpoint_best.pt", {})
 
 
 def test_a_training_that_was_broken_off_is_not_taken_as_it_is(tmp_path: Path) -> None:
     run = Run("1", [], tmp_path)
-    check_trained(run)  # trained by something else
+    run.check_trained()  # trained by something else
     for is_done in (True, False):
         write_provenance(tmp_path / "train.log.json", {"done": is_done})
         if is_done:
-            check_trained(run)
+            run.check_trained()
     with pytest.raises(UserError, match=f"{tmp_path} holds a model whose training was broken off: give --train again"):
-        check_trained(run)
+        run.check_trained()
 
 
 def test_runs_have_folders_of_their_own() -> None:
