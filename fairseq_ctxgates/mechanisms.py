@@ -8,6 +8,7 @@ from typing import List, Set, Tuple, Type
 
 from fairseq_ctxgates.configuration import as_flag
 from fairseq_ctxgates.context_gates.mechanism import ContextGates
+from fairseq_ctxgates.data.side_stream import SideStream
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.inter_sentence.mechanism import InterSentenceGating
 from fairseq_ctxgates.mechanism import Mechanism
@@ -23,6 +24,11 @@ _own: List[Type[Mechanism]] = []
 def all_mechanisms() -> Tuple[Type[Mechanism], ...]:
     """The four papers' mechanisms, then those of :func:`register_mechanism`."""
     return (*MECHANISMS, *_own)
+
+
+def all_streams() -> Tuple[Type[SideStream], ...]:
+    """The side streams of all mechanisms."""
+    return tuple(stream for mechanism in all_mechanisms() for stream in mechanism.streams)
 
 
 def register_mechanism(mechanism: Type[Mechanism]) -> None:

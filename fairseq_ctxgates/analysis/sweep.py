@@ -132,7 +132,9 @@ class SweepAnalysis(Analysis):
             help="the other options of fairseq-train, in quotes; without them, the models must exist already",
         )
         parser.add_argument(
-            "--baseline", metavar="OPTIONS", help="also a run with these training options instead of the swept one"
+            "--baseline",
+            metavar="OPTIONS",
+            help="also a run with these training options, in addition to those of --train, instead of the swept one",
         )
         parser.add_argument("--gen", default="", metavar="OPTIONS", help="the options of fairseq-generate, in quotes")
         add_split_option(parser, "the split to translate")

@@ -6,7 +6,6 @@ here they are broadcast instead.
 """
 
 import shutil
-from collections import OrderedDict
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,15 +19,18 @@ from fairseq_ctxgates.files import atomic_write
 
 
 class TorchOfCheckpoints(ModuleType):
-    """torch as ``fairseq.checkpoint_utils`` sees it. All other callers of ``torch.load`` get torch's own."""
+    """torch as ``fairseq.checkpoint_utils`` sees it. All other callers of ``torch.load`` get torch's own.
 
-    @staticmethod
-    def load(*arguments: Any, **options: Any) -> Any:
-        """As :func:`.loading.load`. The parameters have the options of their model as an attribute, because fairseq
-        gives the model nothing else of a checkpoint."""
+    Attributes:
+        last_options: those of the model of the checkpoint that fairseq loaded last in this process, as attributes;
+            when training is resumed, fairseq shows them to nobody
+    """
+
+    last_options: object = None
+
+    def load(self, *arguments: Any, **options: Any) -> Any:
         state = load(*arguments, **options)
-        if isinstance(state, dict) and isinstance(state.get("model"), OrderedDict):
-            state["model"].trained_options = options_of(state)
+        self.last_options = options_of(state) if isinstance(state, dict) else None
         return state
 
     def __getattr__(self, name: str) -> Any:
@@ -62,6 +64,7 @@ def _broadcast_objects() -> None:
     distributed_utils._broadcast_object_slow = broadcast_object
 
 
-checkpoint_utils.torch = TorchOfCheckpoints("torch")
+torch_of_checkpoints = TorchOfCheckpoints("torch")
+checkpoint_utils.torch = torch_of_checkpoints
 checkpoint_utils.PathManager = FilesOfCheckpoints
 _broadcast_objects()

@@ -25,7 +25,7 @@ from fairseq_ctxgates.data.data_directory import Split, find_language_pairs, fin
 from fairseq_ctxgates.data.side_stream import SideStream
 from fairseq_ctxgates.data.side_stream_files import load_metadata
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.mechanisms import all_mechanisms
+from fairseq_ctxgates.mechanisms import all_streams
 from fairseq_ctxgates.user_dir import register_models
 from fairseq_ctxgates.version import __version__
 
@@ -103,9 +103,9 @@ def check_directories(data_dirs: Sequence[Path], args: argparse.Namespace) -> No
         UserError: a stream of ``train`` is not in all directories, or was made in different ways
     """
     files = [file for data_dir in data_dirs for file in find_files(data_dir, given_pair(args, data_dir))]
-    training_streams = [file for file in files if file.split == "train" and file.name in all_streams()]
+    training_streams = [file for file in files if file.split == "train" and file.name in streams_by_name()]
     for name, pair in sorted({(file.name, file.pair) for file in training_streams}):
-        all_streams()[name].check_directories([Split(data_dir, "train", *pair) for data_dir in data_dirs])
+        streams_by_name()[name].check_directories([Split(data_dir, "train", *pair) for data_dir in data_dirs])
 
 
 def describe(data_dir: Path, args: argparse.Namespace) -> Dict[str, Any]:
@@ -161,7 +161,7 @@ def find_files(data_dir: Path, given: Optional[Tuple[str, str]] = None) -> List[
     for path in data_dir.iterdir():
         stream, table = STREAM_FILE.fullmatch(path.name), TABLE_FILE.fullmatch(path.name)
         match = stream or table
-        if match is None or (stream and stream["name"] not in all_streams() and stream["end"] != "json"):
+        if match is None or (stream and stream["name"] not in streams_by_name() and stream["end"] != "json"):
             continue
         source, _, target = match["pair"].partition("-")
         pair = known.get(match["pair"], (source, target))
@@ -192,9 +192,9 @@ def describe_split(split: Split) -> Dict[str, Any]:
     return described
 
 
-def all_streams() -> Dict[str, Type[SideStream]]:
-    """The side streams of all mechanisms, by name."""
-    return {stream.name: stream for mechanism in all_mechanisms() for stream in mechanism.streams}
+def streams_by_name() -> Dict[str, Type[SideStream]]:
+    """The side streams of all mechanisms; of two that read the same files, one."""
+    return {stream.name: stream for stream in all_streams()}
 
 
 def describe_stream(data_dir: Path, file: NamedFile) -> Entry:
@@ -203,8 +203,8 @@ def describe_stream(data_dir: Path, file: NamedFile) -> Entry:
     problem = None
     try:
         metadata = load_metadata(file.path.with_suffix(""))
-        if file.name in all_streams():
-            all_streams()[file.name].load_split(Split(data_dir, str(file.split), *file.pair))
+        if file.name in streams_by_name():
+            streams_by_name()[file.name].load_split(Split(data_dir, str(file.split), *file.pair))
         else:
             problem = "no mechanism reads this stream: give the --user-dir of the one that does"
     except UserError as error:

@@ -1,7 +1,7 @@
 """Sums over context gates, and the mean, the variance and the agreement with the labels that are computed from them (Li
 et al. 2020, Table 4)."""
 
-from typing import List, NamedTuple, Optional, Union
+from typing import List, NamedTuple, Optional, Tuple, Union
 
 import torch
 from torch import Tensor
@@ -73,18 +73,23 @@ def gate_sums(gates: List[Tensor], is_token: Tensor, labels: Optional[Tensor] = 
         gates = [torch.empty(*is_token.t().shape, 0, device=is_token.device)]
     z = torch.stack([gate.detach() for gate in gates]).float()
     dim = z.size(-1)
-    token_gates = z * is_token.t().unsqueeze(-1)
-    total, square_total = token_gates.sum(), token_gates.square_().sum()
-    count = is_token.sum() * (layers * dim)
+    total, square_total = _sum_and_square_sum(z * is_token.t().unsqueeze(-1))
     # Tensors without labels, too: fairseq adds up the logs of several processes, some of which may have labels.
     signs = z.new_zeros(is_token.t().shape) if labels is None else gate_signs(labels).t()
     labelled = signs.abs().sum()
+    mean_agreeing = (signs * (z.mean(dim=-1) - 0.5) < 0).sum()
+    agreeing = (z.sub_(0.5).mul_(signs.unsqueeze(-1)) < 0).sum()  # in place: z is as large as all gates
     return GateSums(
         gate_sum=total,
         gate_square_sum=square_total,
-        gate_count=count,
-        gate_agreeing=(signs.unsqueeze(-1) * (z - 0.5) < 0).sum(),
+        gate_count=is_token.sum() * (layers * dim),
+        gate_agreeing=agreeing,
         gate_labelled=labelled * (layers * dim),
-        gate_mean_agreeing=(signs * (z.mean(dim=-1) - 0.5) < 0).sum(),
+        gate_mean_agreeing=mean_agreeing,
         gate_mean_labelled=labelled * layers,
     )
+
+
+def _sum_and_square_sum(values: Tensor) -> Tuple[Tensor, Tensor]:
+    """The sums of the values and of their squares; the values are lost."""
+    return values.sum(), values.square_().sum()

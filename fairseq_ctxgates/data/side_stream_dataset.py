@@ -91,21 +91,21 @@ class SideStreamDataset(BaseWrapperDataset):
             return FairseqDataset.batch_by_size(self, indices, max_tokens, max_sentences, required_batch_size_multiple)
         if not len(indices):  # every sentence was too long
             return []
-        source_lengths, stream_lengths = self.dataset.num_tokens_vec(indices), np.maximum.reduce(lengths)
+        tokens, stream_lengths = self.dataset.num_tokens_vec(indices), np.maximum.reduce(lengths)
         batches: List[np.ndarray] = []
         made: List[np.ndarray] = []
         rest = np.empty(0, dtype=np.int64)  # the end of a band, which goes on in the next one
-        for number, band in enumerate(_bands(source_lengths, stream_lengths, max_tokens, max_sentences)):
+        for number, band in enumerate(_bands(tokens, stream_lengths, max_tokens, max_sentences)):
             places = np.concatenate([rest, band])
             # From short to long and from long to short in turns, so that the rest has the lengths of what follows it.
             places = places[np.argsort(stream_lengths[places] * (-1) ** number, kind="stable")]
-            tokens = self.num_tokens_vec(indices[places])
+            with_streams = self.num_tokens_vec(indices[places])
             if max_tokens is not None:
-                tokens = np.minimum(tokens, np.maximum(source_lengths[places], max_tokens))
+                with_streams = np.minimum(with_streams, np.maximum(tokens[places], max_tokens))
             made = data_utils.batch_by_size(
                 indices[places],
                 num_tokens_fn=self.num_tokens,
-                num_tokens_vec=tokens.astype(np.int64),
+                num_tokens_vec=with_streams.astype(np.int64),
                 max_tokens=max_tokens,
                 max_sentences=max_sentences,
                 required_batch_size_multiple=required_batch_size_multiple,
@@ -136,7 +136,7 @@ def _bands(
     length.
 
     Args:
-        tokens: the number of tokens of each sentence, without the stream
+        tokens: the number of tokens of each sentence in its longer language, without the stream
         lengths: the length of each sentence's row in the stream
 
     Returns:

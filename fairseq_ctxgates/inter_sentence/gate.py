@@ -33,11 +33,11 @@ class InterSentenceGate(nn.Module):
 
     Computes, after Kuang and Xiong 2018, equations 9 and 10,
 
-        z = σ(U q + C_b c_b + C_a c_a + b),   c = C_1 c_a ⊙ z + C_2 c_b ⊙ (1 - z)
+        z = σ(U_z q + C_b c_b + C_a c_a + b),   c = C_1 c_a ⊙ z + C_2 c_b ⊙ (1 - z)
 
-    where q is the decoder's state. In a Transformer layer it is the target context as attention reads it (normalized in
-    a pre-norm layer). In RNNSearch it is s_{t-1}; :class:`RecurrentPrecedingContext` adds W y_{t-1} to U q. C_2 starts
-    as the identity, so that with z = 0 the gate gives the sentence's own context.
+    where q is the decoder's state; b is not in the paper. In a Transformer layer q is the target context as attention
+    reads it (normalized in a pre-norm layer). In RNNSearch it is s_{t-1}; :class:`RecurrentPrecedingContext` adds
+    W_z y_{t-1} to U_z q. C_2 starts as the identity, so that with z = 0 the gate gives the sentence's own context.
 
     Args:
         state_dim: width of q
@@ -48,7 +48,7 @@ class InterSentenceGate(nn.Module):
 
     def __init__(self, state_dim: int, context_dim: int, closed: bool = False, initial_bias: float = 0.0) -> None:
         super().__init__()
-        self.from_state = nn.Linear(state_dim, context_dim)  # U, b
+        self.from_state = nn.Linear(state_dim, context_dim)  # U_z, b
         self.from_sentence = nn.Linear(context_dim, context_dim, bias=False)  # C_b
         self.from_preceding = nn.Linear(context_dim, context_dim, bias=False)  # C_a
         self.preceding_proj = nn.Linear(context_dim, context_dim, bias=False)  # C_1
@@ -138,11 +138,11 @@ class RandomContext(PrecedingContext):
 class RecurrentPrecedingContext(RecurrentSourcePart):
     """Lets the preceding sentence into the source context of RNNSearch (Kuang and Xiong 2018, equations 9 and 10),
 
-        z_t = σ(U s_{t-1} + W y_{t-1} + C_b c_b + C_a c_a + b),   C_1 c_a ⊙ z_t + C_2 c_b ⊙ (1 - z_t)
+        z_t = σ(U_z s_{t-1} + W_z y_{t-1} + C_b c_b + C_a c_a + b),   C_1 c_a ⊙ z_t + C_2 c_b ⊙ (1 - z_t)
 
-    Attention over the preceding sentence, with parameters of its own, gives c_a. The gate reads the decoder's state
-    [s_{t-1}; y_{t-1}], and each of the two has a matrix: U belongs to ``gate``, and W to this part. This context takes
-    the place of c_t in the recurrent unit; with feedback attention that is equation 8.
+    Attention over the preceding sentence, with parameters of its own, gives c_a. U_z belongs to ``gate``, and W_z to
+    this part. This context takes the place of c_t in the recurrent unit, whose U and W are other matrices; with
+    feedback attention that is equation 8.
 
     Args:
         widths: of y_{t-1}, s_t and the contexts
@@ -156,7 +156,7 @@ class RecurrentPrecedingContext(RecurrentSourcePart):
     def __init__(self, widths: RecurrentWidths, gate: InterSentenceGate) -> None:
         super().__init__()
         self.gate = gate
-        self.from_word = nn.Linear(widths.word, widths.context, bias=False)  # W
+        self.from_word = nn.Linear(widths.word, widths.context, bias=False)  # W_z
         nn.init.xavier_uniform_(self.from_word.weight)
         self.attention = AdditiveAttention(widths.state, widths.context, widths.state)
 

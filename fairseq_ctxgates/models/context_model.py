@@ -75,8 +75,6 @@ class ContextModel(FairseqEncoderDecoderModel):
     pending_warm_start: Optional[str] = None
     # The checkpoint of --warm-start after it has been loaded.
     warm_started_from: Optional[str] = None
-    # The options, as attributes, of the model whose checkpoint was loaded.
-    trained_options: object = None
     # What the task context_translation keeps in the model's checkpoints.
     input_options: Optional[InputOptions] = None
     # The options that would do nothing, see Mechanism.unread_options.
@@ -136,7 +134,6 @@ class ContextModel(FairseqEncoderDecoderModel):
             for entry in find_needs(state_dict):
                 raise UserError(f"the model of this checkpoint {entry}")
             self.refuse_unread_options()
-        self.trained_options = getattr(state_dict, "trained_options", None)
         self.pending_warm_start = None
         if self.warm_started_from:
             logger.info(f"other parameters take the place of those of --warm-start {self.warm_started_from}")

@@ -59,12 +59,13 @@ class AdditiveAttention(nn.Module):
         """
         sentences, length, width = memory.keys.shape
         query = self.query_proj(state).view(sentences, -1, 1, width)
-        # tanh x = 2 σ(2x) - 1, and softmax ignores a constant that is added to all scores. On a CPU, σ takes a tenth of
-        # the time that tanh takes.
-        hidden = torch.sigmoid(torch.add(2 * query, memory.keys.unsqueeze(1), alpha=2))
-        if hidden.element_size() < 4:
-            hidden = hidden - 0.5  # because the constant would cost half precision its digits
-        scores = hidden @ (2 * self.score)
+        keys = memory.keys.unsqueeze(1)
+        if query.element_size() < 4:
+            scores = torch.tanh(query + keys) @ self.score
+        else:
+            # tanh x = 2 σ(2x) - 1, and softmax ignores a constant that is added to all scores. On a CPU, σ takes a
+            # tenth of the time that tanh takes; half precision would lose digits to the constant.
+            scores = torch.sigmoid(torch.add(2 * query, keys, alpha=2)) @ (2 * self.score)
         scores = scores.masked_fill(memory.padding_mask.unsqueeze(1), float("-inf"))
         return utils.softmax(scores, dim=-1).to(scores).view(-1, length)
 

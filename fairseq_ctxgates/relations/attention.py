@@ -16,9 +16,10 @@ class MultiplyingAttention(MultiheadAttention):
     """Self-attention whose scores are multiplied by a mask of ones and zeros (Li, Zhu et al. 2022, equation 8, with
     the product of equation 7),
 
-        softmax(M ⊙ q kᵀ / √d_k) v
+        softmax(M_s ⊙ q kᵀ / √d_k) v
 
-    so that positions outside the mask have the score 0. Padding is masked out. The parameters are those of fairseq's
+    so that positions outside the mask have the score 0. What equation 7 multiplies, M_A, is taken to be the scores,
+    because equation 8 has the mask inside the softmax. Padding is masked out. The parameters are those of fairseq's
     attention.
     """
 
@@ -32,7 +33,7 @@ class MultiplyingAttention(MultiheadAttention):
         need_weights: bool = True,
         **kwargs: object,
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """As fairseq's, except that the mask is (batch · heads, length, length), bool, true outside of M. The weights
+        """As fairseq's, except that the mask is (batch · heads, length, length), bool, true outside of M_s. The weights
         that are returned are the mean over the heads, (batch, length, length)."""
         if attn_mask is None:
             kwargs.update(key_padding_mask=key_padding_mask, need_weights=need_weights)

@@ -25,7 +25,7 @@ def relation_mask(row: np.ndarray, length: int, across_tuples: bool = False) -> 
         across_tuples: whether i sees j if each of them is in any tuple; otherwise both must be in the same one
 
     Returns:
-        M, (length, length), bool; a position in no tuple sees itself only, as end of sentence does; without tuples
+        M_s, (length, length), bool; a position in no tuple sees itself only, as end of sentence does; without tuples
         every position sees all
     """
     is_end = row == END_OF_TUPLE
@@ -48,7 +48,7 @@ def shift_mask(mask: np.ndarray, sentence: np.ndarray) -> np.ndarray:
     of sentence stays in its place, and so does the mask of a single word.
 
     Args:
-        mask: M, (length, length), bool
+        mask: M_s, (length, length), bool
         sentence: its tokens, end of sentence included, (length,)
 
     Returns:

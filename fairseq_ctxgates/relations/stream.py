@@ -182,7 +182,7 @@ class Relations(SideStream[RelationsConfig]):
         return cls([pack_tuples(tuples) for tuples in tuples_of_lines], dataset, options, task_options)
 
     def add_to_batch(self, batch: Batch) -> None:
-        """Add M of each sentence, (batch, source length, source length), bool, all true where it has no tuples."""
+        """Add M_s of each sentence, (batch, source length, source length), bool, all true where it has no tuples."""
         tokens, padding = batch["net_input"]["src_tokens"], self.dataset.src_dict.pad()
         # From the batch itself: sentences may have been cut (--truncate-source), or padded to some multiple.
         lengths = tokens.ne(padding).sum(dim=1).tolist()
@@ -254,6 +254,6 @@ def _extraction_from_data(data: str, languages: Tuple[str, str], extractor: str)
 @functools.lru_cache(maxsize=None)
 def _warn_that_there_are_none() -> None:
     logger.warning(
-        "no --relation-extractor is given: every line is taken to have no relations (analyses of text take it as "
-        "--model-overrides \"{'relation_extractor': 'corenlp-openie'}\")"
+        "no --relation-extractor is given: every line is taken to have no relations (analyses of text read the option "
+        "from --model-overrides)"
     )

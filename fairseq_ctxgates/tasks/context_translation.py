@@ -19,6 +19,7 @@ from omegaconf import II
 from torch import Tensor
 
 from fairseq_ctxgates.allocator import keep_freed_memory
+from fairseq_ctxgates.checkpoints.in_fairseq import torch_of_checkpoints
 from fairseq_ctxgates.compat import SequenceScorer, TranslationConfig, TranslationTask, distributed_utils
 from fairseq_ctxgates.configuration import as_flag, as_given
 from fairseq_ctxgates.data.data_directory import Split
@@ -156,9 +157,10 @@ class ContextTranslationTask(TranslationTask):
                 load()
 
     def _check_computes_as_trained(self) -> None:
-        """Raise UserError if a resumed training has options with which its model would no longer be the same."""
+        """Raise UserError if a resumed training has options with which its model would no longer be the same. Only the
+        process that reads the checkpoint can tell."""
         for model in self.streams.models:
-            change = find_change(model.trained_options, self._model_cfg, model.mechanisms)
+            change = find_change(torch_of_checkpoints.last_options, self._model_cfg, model.mechanisms)
             if change is not None:
                 raise UserError(
                     f"the checkpoint was {change}: give the same to continue that training, or begin a new training "

@@ -45,7 +45,7 @@ class ContinuingGenerator(SequenceGenerator):
             "--no-repeat-ngram-size": self.repeat_ngram_blocker is not None,
             "--lm-path": self.lm_model is not None,
             "--match-source-len": self.match_source_len,
-            "--diverse-beam-groups, --diversity-rate and --constraints": not isinstance(
+            "--diverse-beam-groups, --diversity-rate, --constraints and prefix_allowed_tokens_fn": not isinstance(
                 self.search, (BeamSearch, Sampling)
             ),
         }

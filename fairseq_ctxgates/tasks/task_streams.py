@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import fields
-from typing import List, Optional, Sequence, Set, Tuple, Type
+from typing import List, Optional, Sequence, Set, Type
 
 import numpy as np
 from fairseq.data import Dictionary, FairseqDataset, LanguagePairDataset
@@ -18,13 +18,13 @@ from fairseq_ctxgates.data.data_directory import Split
 from fairseq_ctxgates.data.side_stream import PrecedingTarget, SideStream
 from fairseq_ctxgates.data.side_stream_dataset import SideStreamDataset
 from fairseq_ctxgates.errors import UserError
-from fairseq_ctxgates.mechanisms import all_mechanisms
+from fairseq_ctxgates.mechanisms import all_streams
 from fairseq_ctxgates.models.context_model import ContextModel
 from fairseq_ctxgates.models.input_options import Values
 
 logger = logging.getLogger(__name__)
 
-STREAMS: Tuple[Type[SideStream], ...] = tuple(stream for mechanism in all_mechanisms() for stream in mechanism.streams)
+STREAMS = all_streams()
 # The options that have an effect only in training, with a criterion, in fairseq-generate or in fairseq-interactive, and
 # those that a checkpoint keeps.
 TRAINING_OPTIONS = {name for stream in STREAMS for name in stream.options_of_training()}

@@ -141,6 +141,15 @@ def test_two_processes_go_on_together(trained: Trained, tmp_path: Path, warm_pyt
     assert losses(logs[0]) == losses(logs[1])
 
 
+def test_two_processes_do_not_go_on_as_something_else(
+    trained: Trained, tmp_path: Path, warm_python: WarmPython
+) -> None:
+    shutil.copy(trained.folder / "own" / "checkpoint1.pt", tmp_path / "checkpoint_last.pt")
+    command = (*OWN, *COMMON, *CONCATENATE, "--activation-fn", "gelu")
+    with pytest.raises(AssertionError, match="the checkpoint was trained with --activation-fn relu, and the model has"):
+        train_in_two_processes(warm_python.python, trained.data, tmp_path, *command)
+
+
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
