@@ -168,8 +168,10 @@ TRANSLATION: Rows = (
         "data/valid.de-en.de.bin is truncated",
     ),
     *(
-        bad_file(f"{about} that is cut", command, cut("models/plain.pt", size), f"models/plain.pt is damaged ({reason}")
-        for size, reason in ((-1, ""), (0, "it is cut): name another checkpoint"))
+        bad_file(
+            f"{about} that is {how}", command, cut("models/plain.pt", size), f"models/plain.pt is damaged ({reason}"
+        )
+        for how, size, reason in (("cut", -1, ""), ("empty", 0, "it is cut): name another checkpoint"))
         for about, command in (
             ("a model to translate with", f"{GENERATE}plain.pt"),
             ("a model to go on from", f"{PLAIN} --restore-file models/plain.pt"),
