@@ -19,7 +19,7 @@ from gensim.models import KeyedVectors
 
 import ctxgates
 from fairseq_ctxgates import analysis
-from fairseq_ctxgates.analysis import sweep
+from fairseq_ctxgates.analysis import sweep_runs
 from fairseq_ctxgates.command_line import CommandParser
 from fairseq_ctxgates.commands import (
     average_checkpoints,
@@ -332,7 +332,7 @@ def test_every_option_that_is_not_refused_is_read(
     read.clear()
     folder = shutil.copytree(place, tmp_path / "place")
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(sweep, "fairseq", pretend_to_train)
+    monkeypatch.setattr(sweep_runs, "fairseq", pretend_to_train)
     ctxgates.main([*command.split(), *line.split()])
     assert options_of(parser) - refused - read - NOT_BY_NAME.keys() == set()
 

@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple
 import pytest
 
 import ctxgates
-from fairseq_ctxgates.analysis import sweep
+from fairseq_ctxgates.analysis import sweep_runs
 from fairseq_ctxgates.data.data_directory import Split, find_splits
 from fairseq_ctxgates.relations.mask import pack_tuples
 from tests.helpers.corpus import Pair, binarize
@@ -96,7 +96,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         program, *arguments = smaller([f"fairseq-{command[0]}", *command[1:]])
         output.write_text(run(command[0], *arguments))
 
-    monkeypatch.setattr(sweep, "fairseq", fairseq)
+    monkeypatch.setattr(sweep_runs, "fairseq", fairseq)
     return tmp_path
 
 
