@@ -288,7 +288,7 @@ class PartResults:
                 "rows": [row.as_dict() for row in rows],
             },
             csv=table,
-            figure=lambda: curves_figure(rows, f"{self._commands.name}: loss on valid"),
+            figure=lambda: curves_figure(rows, f"{self._commands.name}: nll on valid"),
             headline=f"{self._commands.name} (test of {self._part.corpus}, seeds {seeds}): {self._part.question}",
             footer=[
                 "means over the seeds; ±: half of the 95% interval within a seed; s.d.: standard deviation over seeds",
@@ -325,7 +325,7 @@ def look_up(report: Any, path: str) -> Optional[float]:
 
 
 def curves_figure(rows: Sequence[Row], title: str) -> Figure:
-    """The validation loss by the number of updates, a line for each system and seed."""
+    """The nll on valid, without label smoothing, by the number of updates, a line for each system and seed."""
     figure = new_figure(7.0, 4.2)
     axes = figure.add_subplot()
     trained = [row for row in rows if row.trainings]
@@ -334,7 +334,7 @@ def curves_figure(rows: Sequence[Row], title: str) -> Figure:
             updates, _, nll = zip(*training.curve)
             axes.plot(updates, nll, marker=".", label=row.name if seed == 0 else None, **line_look(index))
     axes.set_xlabel("updates")
-    axes.set_ylabel("bits a token")
+    axes.set_ylabel("nll (bits a token)")
     legend_above(axes)
     figure.suptitle(title, fontsize=10)
     return figure

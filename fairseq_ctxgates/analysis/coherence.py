@@ -176,8 +176,11 @@ class CoherenceAnalysis(Analysis):
     def run(self, args: argparse.Namespace) -> Result:
         """Read or train the vectors, and measure every text."""
         import_gensim()
-        if args.save_vectors is not None and args.save_vectors.suffix == ".gz":
-            raise UserError(f"--save-vectors {args.save_vectors}: they are not compressed, leave out the ending .gz")
+        ending = None if args.save_vectors is None else args.save_vectors.suffix
+        if ending in (".gz", ".bz2", ".xz", ".zst"):  # by which gensim chooses how to read a file
+            raise UserError(
+                f"--save-vectors {args.save_vectors}: they are not compressed, leave out the ending {ending}"
+            )
         texts = read_texts_by_name(args)
         is_empty = np.array([not line.strip() for line in texts[REFERENCE]])
         documents = find_documents(args, is_empty)

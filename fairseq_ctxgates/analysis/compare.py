@@ -125,9 +125,10 @@ def paired_bootstrap(
         n_samples=resamples,
     )
     signatures, results = test()
-    is_one = len(references[0]) == 1  # all resamples of one segment are the same
+    # All resamples of one segment are the same.
+    have_p = [len(references[0]) > 1 and list(text) != list(systems[0][1]) for _, text in systems]
     by_metric = {
-        metric: [_score(result, results[metric][0], has_p=not is_one) for result in results[metric]]
+        metric: [_score(result, results[metric][0], has_p) for result, has_p in zip(results[metric], have_p)]
         for metric in signatures
     }
     return Scores([name for name, _ in systems], by_metric, {metric: str(signatures[metric]) for metric in signatures})

@@ -231,7 +231,7 @@ class ContrastiveAnalysis(Analysis):
             "--normalize", action="store_true", help="score by the mean over a translation's tokens, not by the sum"
         )
         add_batch_options(parser)
-        add_bootstrap_options(parser)
+        add_bootstrap_options(parser, "examples")
         add_report_options(parser, csv="the scores of each example", figure="the accuracies")
 
     def parse_args(self, argv: Optional[Sequence[str]]) -> argparse.Namespace:

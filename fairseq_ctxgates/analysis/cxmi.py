@@ -83,8 +83,7 @@ def without_context(args: argparse.Namespace, path: str, inference: Inference) -
     overrides = {"inter_sentence_ablation": "null"} if has_inter_sentence_gate(inference.model) else {}
     for name in overrides.keys() & args.model_overrides.keys():
         raise UserError(
-            f"--model-overrides: cxmi itself sets {name!r} for the scores without context; leave it out, or "
-            f"give --baseline-path"
+            f"--model-overrides: {name!r} takes away what cxmi measures: leave it out, or give --baseline-path"
         )
     if args.shifted_context:
         if is_shifted(inference.task.cfg):

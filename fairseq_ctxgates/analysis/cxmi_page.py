@@ -24,11 +24,7 @@ class Document:
         self.sentences: Dict[int, PageSentence] = {}  # by row
 
     def add(self, inference: Inference, model: Measured, args: argparse.Namespace) -> None:
-        """Add a model; the first model decides which document is shown.
-
-        Raises:
-            UserError: the sentence whose document is to be shown does not exist.
-        """
+        """Add a model; the first model decides which document is shown."""
         split = args.gen_subset
         dataset, stream = inference.task.dataset(split), preceding_stream(inference, split)
         saved = {sentence.number - 1: sentence for sentence in model.sentences}

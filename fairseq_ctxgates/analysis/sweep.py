@@ -12,6 +12,7 @@ checkpoint.
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 from operator import itemgetter
 from pathlib import Path
@@ -45,12 +46,16 @@ def runs(option: str, values: Sequence[str], save_dir: Path, baseline: Optional[
     """The runs of a sweep; the baseline comes first if its options are given.
 
     Raises:
-        UserError: a value is given twice, or cannot name a folder.
+        UserError: a value is given twice, or is the baseline's name, or cannot name a folder.
     """
     if len(set(values)) != len(values):
         raise UserError(f"--values {' '.join(values)}: a value is there twice")
+    if os.pathsep in str(save_dir):
+        raise UserError(
+            f"--save-dir {save_dir}: fairseq-generate takes {os.pathsep!r} for the end of a path; name another"
+        )
     for value in values:
-        if value in ("", ".", "..") or "/" in value:
+        if value in ("", ".", "..", BASELINE) or "/" in value or os.pathsep in value:
             raise UserError(f"--values: {value!r} cannot name a folder")
     first = [] if baseline is None else [Run(BASELINE, split_options(baseline), save_dir / BASELINE)]
     return [*first, *(Run(value, [f"--{option}", value], save_dir / f"{option}={value}") for value in values)]

@@ -49,7 +49,12 @@ class Run:
                     f"folder, or name another --save-dir"
                 )
             self._check_options(before, options)
-            if before.get("done") and (self.folder / checkpoint).is_file():
+            if before.get("done"):
+                if not (self.folder / checkpoint).is_file():
+                    raise UserError(
+                        f"{self.folder} holds no {checkpoint}, and its training is done: check --checkpoint, or remove "
+                        f"the folder to train anew"
+                    )
                 return
         provenance = {"options": values_of(options), "data": data_digests}
         write_provenance(provenance_file, {**provenance, "done": False})

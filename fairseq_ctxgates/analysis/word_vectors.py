@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import lzma
 import zlib
 from pathlib import Path
 from typing import Any, Callable, Iterator, List, Protocol, Sequence
@@ -58,7 +59,7 @@ def read_vectors(path: Path) -> WordVectors:
         vectors: WordVectors = models.KeyedVectors.load_word2vec_format(
             str(path), binary=is_binary(path), unicode_errors="replace"
         )
-    except (EOFError, OSError, ValueError, OverflowError, MemoryError, zlib.error) as error:
+    except (EOFError, OSError, ValueError, OverflowError, MemoryError, zlib.error, lzma.LZMAError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{path} is not a complete file in word2vec's format: {reason}") from error
     if not len(vectors):

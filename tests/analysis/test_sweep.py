@@ -157,6 +157,9 @@ def test_a_model_of_other_data_is_refused(data: Path, tmp_path: Path, monkeypatc
     write_provenance(tmp_path / "train.log.json", {"options": {}, "done": True})
     run.train("data-bin", [], "checkpoint_best.pt", before)  # has been trained
     monkeypatch.setattr("fairseq_ctxgates.analysis.sweep_runs.fairseq", lambda *_: None)
+    with pytest.raises(UserError, match=f"{tmp_path} holds no lost.pt, and its training is done: check --checkpoint"):
+        run.train("data-bin", [], "lost.pt", before)
+    write_provenance(tmp_path / "train.log.json", {"options": {}, "done": False})
     with pytest.raises(UserError, match="training did not write .*lost.pt: check --checkpoint"):  # it went on
         run.train("data-bin", [], "lost.pt", before)
     write_provenance(tmp_path / "train.log.json", {"data": before})

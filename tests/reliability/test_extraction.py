@@ -146,6 +146,8 @@ def test_too_many_failures(tmp_path: Path, parser: StubExtractor, capsys: pytest
         (60, 11, 0.01, True),
         (60, 12, 0.2, False),
         (60, 13, 0.2, True),
+        (100, 29, 0.29, False),  # their product is 28.999999999999996
+        (100, 30, 0.29, True),
         (60, 1, 0, True),
         (4, 2, 0.01, False),
         (4, 3, 0.01, True),

@@ -313,14 +313,16 @@ class ManagedServer(CoreNLPServer):
         """
         check_installation()
         for is_last_attempt in (False, False, True):
+            self.check_open()
             try:
                 self._process = self._start_process()
                 self._wait_until_alive()
                 break
-            except (PermanentlyFailedException, UserError):
+            except (PermanentlyFailedException, UserError) as error:
                 # Perhaps another process took the port before Java did, of which CoreNLP's log says nothing.
                 if is_last_attempt or not self._has_ended():
-                    raise
+                    raise UserError(str(error)) from error
+                self._stop_process()
         self.check()
 
     def _start_process(self) -> CoreNLPClient:
@@ -352,6 +354,7 @@ class ManagedServer(CoreNLPServer):
     def _wait_until_alive(self) -> None:
         end = time.monotonic() + START_SECONDS
         while self.ping():
+            self.check_open()
             if self._has_ended() or time.monotonic() > end:
                 raise UserError(f"the CoreNLP server does not start{self._remedy()}")
             time.sleep(0.2)

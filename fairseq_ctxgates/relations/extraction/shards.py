@@ -193,7 +193,7 @@ def finished_sentences(path: Path) -> int:
 def allowed_failures(max_failed: float, sentences: int) -> int:
     """How many of these sentences the parser may fail on; with ``max_failed`` 0, none."""
     floor = min(ALWAYS_ALLOWED_FAILURES, sentences // 2) if max_failed else 0
-    return max(floor, int(max_failed * sentences))
+    return max(floor, int(max_failed * sentences + 1e-6))  # 0.29 of 100 are 29; their product is below
 
 
 def too_many_failures(

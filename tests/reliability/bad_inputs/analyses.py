@@ -169,7 +169,16 @@ COHERENT: Rows = (
         f"vectors.gz {WHOLE}",
     ),
     bad_value("vectors that are a folder", f"{COHERENCE} --one-document --vectors models", "models", WHOLE, "irectory"),
-    bad_value("compressed vectors to save", f"{TRAINED} --save-vectors a.txt.gz", "leave out the ending .gz"),
+    *(
+        bad_value(f"vectors to save as {ending}", f"{TRAINED} --save-vectors a.txt{ending}", f"the ending {ending}")
+        for ending in (".gz", ".bz2", ".xz")
+    ),
+    bad_file(
+        "vectors that only seem compressed",
+        f"{COHERENCE} --one-document --vectors vectors.xz",
+        write("vectors.xz", "1 2\na 1 0\n"),
+        "vectors.xz is not a complete file in word2vec's format",
+    ),
     bad_value(
         "training text that is not there",
         f"{COHERENCE} --one-document --train-vectors a",
@@ -323,7 +332,7 @@ MODELS: Rows = (
     bad_value(
         "an override of its own",
         f"{CXMI} {OVERRIDES} \"{{'inter_sentence_ablation': 'null'}}\"",
-        "cxmi itself sets 'inter_sentence_ablation'",
+        "'inter_sentence_ablation' takes away what cxmi measures",
     ),
     bad_value(
         "a model without the gate",
@@ -554,6 +563,9 @@ SWEEPS: Rows = (
     bad_usage("no values", SWEEP, "--values: expected at least one argument"),
     bad_value("a value twice", f"{SWEEP} 0 0", "--values 0 0: a value is there twice"),
     bad_value("a value that is a path", f"{SWEEP} a/b", "'a/b' cannot name a folder"),
+    bad_value("the baseline's name as a value", f"{SWEEP} baseline", "'baseline' cannot name a folder"),
+    bad_value("a value with a colon", f"{SWEEP} 1:2", "'1:2' cannot name a folder"),
+    bad_value("a folder with a colon", f"{SWEEP} 0 --save-dir sa:ved", "--save-dir sa:ved: fairseq-generate takes ':'"),
     bad_value("an empty value", f"{SWEEP} ''", "'' cannot name a folder"),
     bad_value("a run that is not there", f"{SWEEP} 0", "saved/dropout=0 not found: give --train to have it trained"),
     bad_file(
