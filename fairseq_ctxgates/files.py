@@ -31,9 +31,9 @@ def atomic_write(path: Path, durable: bool = True) -> Iterator[Path]:
     """Yield a temporary path to write to, and rename it to ``path`` at the end of the block.
 
     The temporary file is removed when the block fails. Several threads or machines may write the same file at once.
-    If ``path`` is a symbolic link, the file that it points to is replaced. If ``path`` exists and is not a regular
-    file, such as ``/dev/full``, it is yielded itself. If it is an open file of this process, such as ``/dev/stdout``,
-    the content is appended to that file, whatever it is.
+    The new file has the permissions of the old one. If ``path`` is a symbolic link, the file that it points to is
+    replaced. If ``path`` exists and is not a regular file, such as ``/dev/full``, it is yielded itself. If it is an
+    open file of this process, such as ``/dev/stdout``, the content is appended to that file, whatever it is.
 
     Raises:
         OSError: the error of the block; it names ``path``, not the temporary one, also if the disk is full
@@ -111,6 +111,9 @@ def atomic_write_group(paths: Sequence[Path], marks: Sequence[Path] = (), durabl
         for temporary in temporaries:
             stack.callback(_close, create_locked(temporary))
         yield temporaries
+        for temporary, path in zip(temporaries, paths):
+            with suppress(FileNotFoundError):  # there is no old file
+                shutil.copymode(path, temporary)
         if durable:
             for temporary, path in zip(temporaries, paths):
                 with name_file_if_disk_full(path):

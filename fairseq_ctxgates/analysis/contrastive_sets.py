@@ -15,6 +15,7 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
+from fairseq_ctxgates.analysis.systems import check_length, read_sentences
 from fairseq_ctxgates.errors import UserError
 from fairseq_ctxgates.files import read_lines
 
@@ -317,13 +318,11 @@ def read_parallel(
     Raises:
         UserError: a file cannot be read, has another number of lines, or has an empty line where a text is needed.
     """
-    texts = {path: read_lines(path) for path in (source, reference, *contrastive, *preceding, *preceding_target)}
+    texts = {path: read_lines(path) for path in (reference, *contrastive, *preceding, *preceding_target)}
+    texts[source] = read_sentences(source)
     count = len(texts[source])
     for path, lines in texts.items():
-        if len(lines) != count:
-            raise UserError(f"{path} has {len(lines)} lines, {source} has {count}: they must be of the same text")
-    if not count:
-        raise UserError(f"{source} is empty")
+        check_length(path, len(lines), source, count)
     check_order(preceding, [texts[path] for path in preceding])
     examples = []
     for line in range(count):

@@ -496,12 +496,12 @@ def test_options_that_do_not_fit(trained: Trained, tmp_path: Path, options: List
 @pytest.mark.parametrize(
     ("name", "lines", "message"),
     [
-        ("reference", ["z1"] * 19, "reference has 19 lines, .*source has 20"),
-        ("preceding", ["q1"] * 21, "preceding has 21 lines, .*source has 20"),
+        ("reference", ["z1"] * 19, "reference has 19 sentences, .*source has 20"),
+        ("preceding", ["q1"] * 21, "preceding has 21 sentences, .*source has 20"),
         ("reference", ["z1"] * 5 + [""] + ["z2"] * 14, "reference: line 6 is empty"),
         ("source", ["q1 " * 1100] * 20, "source: line 1: a source of 1101 tokens, .*checkpoint_last.pt reads 1024"),
         ("wrong1", ["z1 " * 1100] * 20, "source: line 1: a translation of 1101 tokens"),
-        ("source", [], "reference has 20 lines, .*source has 0"),
+        ("source", [], "source is empty"),
     ],
 )
 def test_files_that_do_not_fit(trained: Trained, tmp_path: Path, name: str, lines: List[str], message: str) -> None:

@@ -103,6 +103,16 @@ def test_a_file_that_a_link_points_to_is_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "link").is_symlink()
 
 
+def test_the_permissions_of_a_file_stay(tmp_path: Path) -> None:
+    path = tmp_path / "private"
+    for content in ("old", "new"):
+        with atomic_write(path) as temporary:
+            temporary.write_text(content)
+        if content == "old":
+            path.chmod(0o600)
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("new", 0o600)
+
+
 def test_an_error_names_the_file_and_not_its_temporary_one(tmp_path: Path) -> None:
     path = tmp_path / "missing" / "file"
     with pytest.raises(FileNotFoundError) as error, atomic_write(path):

@@ -521,7 +521,7 @@ CONTRASTIVE_SETS: Rows = (
     lines(
         "a wrong translation less",
         edit_lines("wrong.en", lambda lines: lines[1:]),
-        "wrong.en has 7 lines, test.de has 8",
+        "wrong.en has 7 sentences, test.de has 8",
     ),
     lines(
         "an empty wrong translation",
