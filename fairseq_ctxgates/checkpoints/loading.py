@@ -86,7 +86,7 @@ def load_checkpoint(path: Path) -> Dict[str, Any]:
 def options_of(checkpoint: Mapping[str, Any]) -> object:
     """The options of a checkpoint's model, as attributes; any version of fairseq may have saved it."""
     groups = checkpoint.get("cfg")
-    options = groups.get("model") if groups else checkpoint.get("args")
+    options = groups.get("model") if groups and isinstance(groups, Mapping) else checkpoint.get("args")
     return Namespace(**options) if isinstance(options, Mapping) else options
 
 

@@ -24,6 +24,7 @@ from omegaconf import OmegaConf
 
 import ctxgates
 from fairseq_ctxgates.checkpoints.evaluated_options import EVALUATED, check_options
+from fairseq_ctxgates.checkpoints.in_fairseq import torch_of_checkpoints
 from fairseq_ctxgates.checkpoints.loading import TRUSTED, load
 from fairseq_ctxgates.compat import meters
 from fairseq_ctxgates.errors import UserError
@@ -118,6 +119,13 @@ def test_a_cut_checkpoint_of_a_resumed_training_names_the_option_for_another(tmp
     last.write_bytes(CHECKPOINT.read_bytes()[:-1])
     with pytest.raises(UserError, match="checkpoint_last.pt is damaged .*: name another checkpoint, by --restore-file"):
         load(last)
+
+
+@pytest.mark.parametrize("cfg", [3, "model", [1], {}, None])
+def test_what_are_no_options_is_left_for_fairseq_to_refuse(cfg: object, tmp_path: Path) -> None:
+    torch.save({"cfg": cfg, "args": None, "model": {}}, tmp_path / "checkpoint.pt")
+    assert torch_of_checkpoints.load(tmp_path / "checkpoint.pt")["cfg"] == cfg
+    assert torch_of_checkpoints.last_options is None
 
 
 @pytest.fixture(scope="module")

@@ -352,8 +352,9 @@ def test_a_training_is_not_resumed_as_something_else(
 def test_a_new_training_from_a_model_may_be_something_else(
     start: Sequence[str], trained: Trained, tmp_path: Path
 ) -> None:
-    command = (*GATED, "--share-all-embeddings", "--activation-fn", "gelu", "--max-update", 1)
+    command = (*GATED, "--share-all-embeddings", "--activation-fn", "gelu", "--max-update", 1, "--lr", "0")
     train(trained.data, tmp_path, *command, *start, trained["gated"])
+    check_same_parameters(parameters(tmp_path / "checkpoint_last.pt"), parameters(trained["gated"]))
 
 
 def test_warm_start_from_a_checkpoint_of_another_size(trained: Trained, tmp_path: Path) -> None:
